@@ -31,7 +31,7 @@ import run  # noqa: E402
 import table  # noqa: E402
 import widths  # noqa: E402
 
-EMULATED = [f"{name}:{order}" for name in ("chunks", "exchange", "types", "control")
+EMULATED = [f"{name}:{order}" for name in ("chunks", "exchange", "types", "control", "pack")
             for order in ("forward", "reverse", "1")]
 LIMIT_S = 120  # of a program in the emulation: with a fault it may hang
 IN_ACCUMULATE = ("kernel.cuh", "chunk.cuh", "gradient.cuh")

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A list that travels packed, as kernels see it: its elements, its positions in a part, its codes.
+ */
+#ifndef TAM_CUDA_PACKING_CUH
+#define TAM_CUDA_PACKING_CUH
+
+#include "kernels/cuda/slots.cuh"
+
+#include "lib/base/index_code.h"
+
+/* A list and its codes. */
+struct packing {
+    tam_strided part;
+    uint64_t span;
+    uint32_t *list; /* elements */
+    unsigned char *codes;
+    uint32_t count, bytes, capacity;
+    uint32_t room; /* bytes, a multiple of 4 */
+};
+
+static __device__ __forceinline__ packing packing_of(const tam_cuda_exchange &x, uint32_t r) {
+    uint32_t part = tam_scheme_part(x.scheme, x.turn->step, r, x.slots.nranks);
+    packing p = {};
+    p.part = x.slots.packed.parts[part];
+    p.span = x.slots.packed.span;
+    p.list = tam_indices_of(x.slots, r);
+    p.codes = reinterpret_cast<unsigned char *>(tam_codes_of(x.slots, r));
+    p.capacity = x.slots.capacity;
+    p.room = x.slots.index_bytes;
+    return p;
+}
+
+/* What this rank sends. */
+static __device__ __forceinline__ packing own_packing(const tam_cuda_exchange &x) {
+    packing p = packing_of(x, x.slots.rank);
+    p.count = x.picked->count;
+    return p;
+}
+
+/* What came. */
+static __device__ __forceinline__ packing packing_from(const tam_cuda_exchange &x, uint32_t r) {
+    packing p = packing_of(x, r);
+    p.count = tam_count_of(x.slots, r);
+    p.bytes = tam_code_bytes_of(x.slots, r);
+    return p;
+}
+
+static __device__ __forceinline__ uint64_t position_of(const packing &p, uint32_t i) {
+    return tam_strided_position(&p.part, p.list[i]);
+}
+
+/* Positions skipped before entry i. */
+static __device__ __forceinline__ uint32_t gap_before(const packing &p, uint32_t i) {
+    uint64_t next = i > 0 ? position_of(p, i - 1) + 1 : 0;
+    return (uint32_t)(position_of(p, i) - next);
+}
+
+/* Entries at positions below `end`. */
+static __device__ __forceinline__ uint32_t entries_below(const packing &p, uint64_t end) {
+    return tam_entries_before(p.list, p.count, tam_strided_element(&p.part, end));
+}
+
+/* Write entry i. What damaged codes say may be anything. @return bits of faults */
+static __device__ __forceinline__ uint32_t put(const packing &p, uint64_t i, uint64_t position) {
+    if (i >= p.count)
+        return 1u << TAM_REFUSED_CODE;
+    p.list[i] = (uint32_t)tam_strided_element(&p.part, position);
+    if (position >= p.span)
+        return 1u << TAM_REFUSED_CODE;
+    return position < p.part.length ? 0 : 1u << TAM_REFUSED_OWNER;
+}
+
+static __device__ __forceinline__ void blame(const tam_cuda_exchange &x, uint32_t r,
+                                             uint32_t faults) {
+    if (faults)
+        atomicOr(&x.tallies[r].faults, faults);
+}
+
+/* Sums over the threads before, and over the block, of two numbers: `low` sums below 2^40 in a
+ * block, `high` below 2^24. */
+struct pair_sum {
+    uint64_t before, all;
+};
+
+enum { PAIR = 40 };
+
+static __device__ __forceinline__ pair_sum scan_pair(uint64_t high, uint64_t low) {
+    typedef cub::BlockScan<uint64_t, TAM_BLOCK_THREADS> scan;
+    __shared__ typename scan::TempStorage space;
+    pair_sum sum;
+    scan(space).ExclusiveSum(high << PAIR | low, sum.before, sum.all);
+    __syncthreads(); /* space is reused */
+    return sum;
+}
+
+static __device__ __forceinline__ uint32_t high_of(uint64_t pair) {
+    return (uint32_t)(pair >> PAIR);
+}
+
+static __device__ __forceinline__ uint64_t low_of(uint64_t pair) {
+    return pair & ((UINT64_C(1) << PAIR) - 1);
+}
+
+/* Word w of the codes; bytes past their end are 0. */
+static __device__ __forceinline__ uint32_t word_of(const packing &p, uint32_t w) {
+    uint32_t from = 4 * w, left = from < p.bytes ? p.bytes - from : 0;
+    if (left == 0)
+        return 0;
+    uint32_t word = reinterpret_cast<const uint32_t *>(p.codes)[w];
+    return left < 4 ? word & ((1u << 8 * left) - 1) : word;
+}
+
+#endif
