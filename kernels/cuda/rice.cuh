@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The index codec rice (collectives/exchange/codec_rice.c), by one block of threads: 8,192 bits at a
+ * The index codec rice (collectives/exchange/codec_rice.c) by one block of threads, 8,192 bits at a
  * time.
  */
 #ifndef TAM_CUDA_RICE_CUH
