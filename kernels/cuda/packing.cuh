@@ -102,13 +102,8 @@ static __device__ __forceinline__ uint64_t low_of(uint64_t pair) {
     return pair & ((UINT64_C(1) << PAIR) - 1);
 }
 
-/* Word w of the codes; bytes past their end are 0. */
 static __device__ __forceinline__ uint32_t word_of(const packing &p, uint32_t w) {
-    uint32_t from = 4 * w, left = from < p.bytes ? p.bytes - from : 0;
-    if (left == 0)
-        return 0;
-    uint32_t word = reinterpret_cast<const uint32_t *>(p.codes)[w];
-    return left < 4 ? word & ((1u << 8 * left) - 1) : word;
+    return tam_word_of(p.codes, p.bytes, w);
 }
 
 #endif

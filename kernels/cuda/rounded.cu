@@ -56,13 +56,11 @@ static __device__ __forceinline__ void add_check(const tam_cuda_exchange &x, uin
                                                  uint32_t r, uint32_t place,
                                                  const tam_cuda_wire &wire, uint32_t count,
                                                  const unsigned char *block) {
-    uint32_t bytes = tam_wire_part_bytes(wire, count), words = tam_wire_stride(wire) / 4;
-    const uint32_t *from = reinterpret_cast<const uint32_t *>(block);
+    uint32_t bytes = tam_wire_list_bytes(wire, count), words = tam_wire_stride(wire) / 4;
     uint64_t sum = 0;
-    for (uint32_t i = threadIdx.x; i < (bytes + 3) / 4; i += TAM_BLOCK_THREADS) {
-        uint32_t known = i < bytes / 4 ? UINT32_MAX : (1u << bytes % 4 * 8) - 1;
-        sum += tam_sum_word(TAM_SUM_VALUES, (uint64_t)place * words + i, from[i] & known);
-    }
+    for (uint32_t i = threadIdx.x; i < (bytes + 3) / 4; i += TAM_BLOCK_THREADS)
+        sum +=
+            tam_sum_word(TAM_SUM_VALUES, (uint64_t)place * words + i, tam_word_of(block, bytes, i));
     sum = tam_block_sum(sum);
     if (threadIdx.x == 0)
         tam_add64(&x.rounded.checks[which][r], sum);

@@ -71,19 +71,24 @@ static __device__ __forceinline__ uint32_t tam_code_bytes_of(const tam_cuda_slot
     return bytes < s.index_bytes ? bytes : s.index_bytes;
 }
 
+/** Word w of so many bytes; those past the end are 0. */
+static __device__ __forceinline__ uint32_t tam_word_of(const void *memory, uint32_t bytes,
+                                                       uint32_t w) {
+    uint32_t whole = bytes / 4;
+    uint32_t known = w < whole ? UINT32_MAX : w == whole ? (1u << bytes % 4 * 8) - 1 : 0;
+    return known > 0 ? static_cast<const uint32_t *>(memory)[w] & known : 0;
+}
+
 /** This thread's part of the sum tam_sum_bytes of so many bytes, of their words from `begin` to
  * `end`. The last word may be incomplete. */
 static __device__ __forceinline__ uint64_t tam_share_of_bytes(uint32_t area, const void *memory,
                                                               uint32_t bytes, uint32_t begin,
                                                               uint32_t end) {
-    const uint32_t *words = static_cast<const uint32_t *>(memory);
     uint32_t nwords = bytes / 4 + (bytes % 4 > 0);
     uint64_t sum = 0;
     end = end < nwords ? end : nwords;
-    for (uint32_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
-        uint32_t known = i < bytes / 4 ? UINT32_MAX : (1u << bytes % 4 * 8) - 1;
-        sum += tam_sum_word(area, i, words[i] & known);
-    }
+    for (uint32_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS)
+        sum += tam_sum_word(area, i, tam_word_of(memory, bytes, i));
     return sum;
 }
 

@@ -37,16 +37,8 @@ static tam_cuda_wire wire_of(tam_cuda_wire wire) {
     return wire.bits > 0 ? wire : (tam_cuda_wire){.type = TAMIS_WIRE_FLOAT32, .bits = 32};
 }
 
-/* Bytes of a block of values. */
-static size_t block_bytes(tam_cuda_wire wire) {
-    return wire.scale_bytes + TAM_WIRE_BLOCK * wire.bits / 8;
-}
-
-/* Bytes of a list: tam_wire_bytes. */
-static size_t list_bytes(tam_cuda_wire wire, uint32_t count) {
-    size_t rest = count % TAM_WIRE_BLOCK;
-    return count / TAM_WIRE_BLOCK * block_bytes(wire) +
-           (rest ? wire.scale_bytes + (rest * wire.bits + 7) / 8 : 0);
+static size_t bytes_of(tam_cuda_wire wire, size_t count) {
+    return tam_wire_bytes_of(wire.bits, wire.scale_bytes, count);
 }
 
 static bool is_packed(const tam_cuda_plan *plan) {
@@ -62,7 +54,7 @@ static bool rounds(const tam_cuda_plan *plan) {
 static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
     tam_cuda_wire wire = wire_of(plan->format.up);
     uint32_t room = (uint32_t)index_room(plan);
-    size_t values = plan->with_values ? list_bytes(wire, plan->slot_capacity) : 0;
+    size_t values = plan->with_values ? bytes_of(wire, plan->slot_capacity) : 0;
     return (tam_cuda_slots){
         .bytes = tam_head_bytes(TAM_TALLIES + plan->nstats) + room + tam_head_round(values),
         .rank = plan->rank,
@@ -80,8 +72,8 @@ static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
 /* A share, as bytes: its blocks and, last, its check. NCCL copies what is aligned faster. */
 static size_t share_bytes(tam_cuda_wire wire, uint32_t blocks) {
     enum { ALIGNED = 16 };
-    return tam_cuda_round_up(blocks * tam_head_round(block_bytes(wire)) + sizeof(uint32_t),
-                             ALIGNED);
+    return tam_cuda_round_up(
+        blocks * tam_head_round(bytes_of(wire, TAM_WIRE_BLOCK)) + sizeof(uint32_t), ALIGNED);
 }
 
 static tam_cuda_rounded describe_rounded(const tam_cuda_plan *plan) {

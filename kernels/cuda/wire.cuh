@@ -186,8 +186,14 @@ static __device__ __forceinline__ float tam_wire_value(const tam_cuda_wire &wire
 
 /* -- lists ------------------------------------------------------------------------------------ */
 
+/** Bytes of the first `count` values of a list. */
+static __device__ __forceinline__ uint32_t tam_wire_list_bytes(const tam_cuda_wire &wire,
+                                                               uint32_t count) {
+    return (uint32_t)tam_wire_bytes_of(wire.bits, wire.scale_bytes, count);
+}
+
 static __device__ __forceinline__ uint32_t tam_wire_block_bytes(const tam_cuda_wire &wire) {
-    return wire.scale_bytes + TAM_WIRE_BLOCK * wire.bits / 8;
+    return tam_wire_list_bytes(wire, TAM_WIRE_BLOCK);
 }
 
 /** From one block of a message to the next: words can be read. */
@@ -195,21 +201,8 @@ static __device__ __forceinline__ uint32_t tam_wire_stride(const tam_cuda_wire &
     return (uint32_t)tam_head_round(tam_wire_block_bytes(wire));
 }
 
-/** Bytes of the first `count` values of a block. */
-static __device__ __forceinline__ uint32_t tam_wire_part_bytes(const tam_cuda_wire &wire,
-                                                               uint32_t count) {
-    return count > 0 ? wire.scale_bytes + (count * wire.bits + 7) / 8 : 0;
-}
-
 static __device__ __forceinline__ uint32_t tam_blocks_of(uint32_t count) {
     return count / TAM_WIRE_BLOCK + (count % TAM_WIRE_BLOCK > 0);
-}
-
-/** Bytes of a list. */
-static __device__ __forceinline__ uint32_t tam_wire_list_bytes(const tam_cuda_wire &wire,
-                                                               uint32_t count) {
-    return count / TAM_WIRE_BLOCK * tam_wire_block_bytes(wire) +
-           tam_wire_part_bytes(wire, count % TAM_WIRE_BLOCK);
 }
 
 /** Value i of a list. */

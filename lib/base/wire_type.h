@@ -6,9 +6,10 @@
 #ifndef TAM_BASE_WIRE_TYPE_H
 #define TAM_BASE_WIRE_TYPE_H
 
+#include "lib/base/numbers.h"
+
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 enum { TAM_WIRE_BLOCK = 256 };
 
@@ -34,10 +35,14 @@ static inline bool tam_wire_rounds(const tam_wire_type *wire) {
 }
 
 /** Bytes of a list, which are the same whatever its values are. */
-static inline size_t tam_wire_bytes(const tam_wire_type *wire, size_t count) {
+TAM_SHARED size_t tam_wire_bytes_of(uint32_t bits, uint32_t scale_bytes, size_t count) {
     size_t blocks = count / TAM_WIRE_BLOCK, rest = count % TAM_WIRE_BLOCK;
-    return blocks * (wire->scale_bytes + TAM_WIRE_BLOCK * wire->bits / 8) +
-           (rest ? wire->scale_bytes + (rest * wire->bits + 7) / 8 : 0);
+    return blocks * (scale_bytes + TAM_WIRE_BLOCK * bits / 8) +
+           (rest ? scale_bytes + (rest * bits + 7) / 8 : 0);
+}
+
+static inline size_t tam_wire_bytes(const tam_wire_type *wire, size_t count) {
+    return tam_wire_bytes_of(wire->bits, wire->scale_bytes, count);
 }
 
 /** @return false: these are not bytes of this type */
