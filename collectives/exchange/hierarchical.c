@@ -121,6 +121,7 @@ static tamis_status open_all(hierarchical *h) {
     TAM_TRY(open_slots(h));
     TAM_TRY(open_teams(h));
     v->result_max = (size_t)v->whole_k_max;
+    v->staging_floats = v->config->device == TAMIS_DEVICE_CPU ? 0 : TAM_GRADIENT_PIECE;
     v->decides = false;
     return TAMIS_OK;
 }
@@ -296,7 +297,8 @@ static tamis_status skip(void *self) {
 }
 
 const tam_exchange tam_exchange_hierarchical = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS,
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS |
+              TAM_TRAIT_DEVICE,
     .open = open_hierarchical,
     .close = close_hierarchical,
     .limit = limit,

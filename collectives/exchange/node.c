@@ -1,12 +1,32 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/node.h"
 
+#include "collectives/exchange/gradient.h"
 #include "lib/base/half.h"
 #include "lib/base/tree.h"
 
 #include <xxhash.h>
 
 /* -- memory ----------------------------------------------------------------------------------- */
+
+static bool on_device(const tam_bucket_view *v) {
+    return v->config->device != TAMIS_DEVICE_CPU;
+}
+
+/* A device's gradient passes through host memory, and the sum goes back there. */
+static tamis_status open_staging(tam_node *o, size_t chunk) {
+    const tam_bucket_view *v = o->view;
+    size_t slice = (size_t)v->slice->layout->length;
+    if (!on_device(v))
+        return TAMIS_OK;
+    o->placed = v->device->alloc(v->kernels, slice * sizeof o->placed[0]);
+    o->raw = v->config->grad_dtype == TAMIS_DTYPE_FLOAT32
+                 ? o->packed
+                 : tam_alloc_array(chunk, tam_type_bytes(v->config->grad_dtype));
+    return o->placed && o->raw
+               ? TAMIS_OK
+               : tam_fail(TAMIS_E_NOMEM, "no memory for a slice of %zu elements", slice);
+}
 
 tamis_status tam_node_open(tam_bucket_view *view, tam_node *o) {
     const tam_slice *slice = view->slice;
@@ -15,7 +35,8 @@ tamis_status tam_node_open(tam_bucket_view *view, tam_node *o) {
     *o = (tam_node){.view = view};
     o->sum = tam_alloc_array((size_t)slice->layout->length, sizeof o->sum[0]);
     o->parts = tam_alloc_array(chunk, sizeof o->parts[0]);
-    o->packed = tam_alloc_array(chunk < most ? chunk : most, sizeof o->packed[0]);
+    chunk = chunk < most ? chunk : most;
+    o->packed = tam_alloc_array(chunk, sizeof o->packed[0]);
     o->send_at = tam_alloc_array((size_t)nlocal + 1, sizeof o->send_at[0]);
     o->recv_at = tam_alloc_array((size_t)nlocal + 1, sizeof o->recv_at[0]);
     o->sent = tam_alloc_array(nlocal, sizeof o->sent[0]);
@@ -23,13 +44,17 @@ tamis_status tam_node_open(tam_bucket_view *view, tam_node *o) {
     o->heard = tam_alloc_array(nlocal, sizeof o->heard[0]);
     if (o->sum && o->parts && o->packed && o->send_at && o->recv_at && o->sent && o->came &&
         o->heard)
-        return TAMIS_OK;
+        return open_staging(o, chunk);
     return tam_fail(TAMIS_E_NOMEM, "no memory for a slice of %llu elements",
                     (unsigned long long)slice->layout->length);
 }
 
 void tam_node_close(tam_node *o, bool lingers) {
+    if (o->placed)
+        o->view->device->release(o->view->kernels, o->placed);
     if (!lingers) {
+        if (o->raw != o->packed)
+            tam_free(o->raw);
         tam_free(o->parts);
         tam_free(o->packed);
         tam_free(o->sent);
@@ -57,21 +82,36 @@ static void pack_segments(const tam_bucket_view *v, uint64_t at, size_t count, f
     }
 }
 
+static tamis_status fetch(const tam_node *o, uint64_t at, size_t count) {
+    const tam_bucket_view *v = o->view;
+    tam_gradient_part part = {(size_t)at, count, 0};
+    while (v->layout->begins[part.first + 1] <= at)
+        part.first++;
+    TAM_TRY(tam_gradient_take(v, &part, o->raw));
+    if (o->raw != o->packed)
+        tam_widen(v->target.type, o->raw, count, o->packed);
+    return TAMIS_OK;
+}
+
 /* A chunk of the gradient as it is sent: floats, scaled. Sent in place if the caller's memory holds
  * just that. */
-static const float *chunk_of(const tam_node *o, uint64_t at, size_t count) {
+static tamis_status find_chunk(const tam_node *o, uint64_t at, size_t count, const float **out) {
     const tam_accumulate *t = &o->view->target;
-    float *out = o->packed;
-    if (t->grad && t->type == TAMIS_DTYPE_FLOAT32 && t->scale == 1.0f)
-        return (const float *)t->grad + at;
-    if (t->grad)
+    bool device = on_device(o->view);
+    *out = (const float *)t->grad + at;
+    if (t->grad && t->type == TAMIS_DTYPE_FLOAT32 && t->scale == 1.0f && !device)
+        return TAMIS_OK;
+    *out = o->packed;
+    if (device)
+        TAM_TRY(fetch(o, at, count));
+    else if (t->grad)
         tam_widen(t->type, (const unsigned char *)t->grad + at * tam_type_bytes(t->type), count,
-                  out);
+                  o->packed);
     else
-        pack_segments(o->view, at, count, out);
+        pack_segments(o->view, at, count, o->packed);
     for (size_t i = 0; t->scale != 1.0f && i < count; i++)
-        out[i] *= t->scale;
-    return out;
+        o->packed[i] *= t->scale;
+    return TAMIS_OK;
 }
 
 /* Divide a chunk into runs; in the last chunk, the last runs are shorter or empty.
@@ -98,7 +138,8 @@ static tamis_status sum_chunk(tam_node *o, tam_link *link, uint64_t at, size_t c
                               float **sums) {
     uint32_t nlocal = o->view->slice->nlocal;
     size_t own = divide_chunk(o, count);
-    const float *chunk = chunk_of(o, at, count);
+    const float *chunk;
+    TAM_TRY(find_chunk(o, at, count, &chunk));
     for (uint32_t g = 0; g < nlocal; g++)
         o->sent[g].checksum = hash_run(chunk, o->send_at, g, o->sent[g].checksum);
     TAM_TRY(link->transport->alltoall(link->self, chunk, o->send_at, o->parts, o->recv_at,
@@ -153,12 +194,15 @@ tamis_status tam_node_sum(tam_node *o, tam_link *link) {
         o->sent[g].checksum = o->heard[g] = 0;
     for (uint64_t at = 0; at < n; at += longest)
         TAM_TRY(sum_chunk(o, link, at, (size_t)(n - at < longest ? n - at : longest), &sums));
-    return compare_tails(o, link);
+    TAM_TRY(compare_tails(o, link));
+    const tam_bucket_view *v = o->view;
+    size_t bytes = (size_t)slice->layout->length * sizeof o->sum[0];
+    return o->placed ? v->device->write(v->kernels, o->sum, bytes, o->placed) : TAMIS_OK;
 }
 
 tam_accumulate tam_node_pass(const tam_node *o) {
     tam_accumulate pass = o->view->target;
-    pass.grad = o->sum;
+    pass.grad = o->placed ? o->placed : o->sum;
     pass.grads = NULL;
     pass.seg_begin = o->view->slice->layout->begins;
     pass.type = TAMIS_DTYPE_FLOAT32;

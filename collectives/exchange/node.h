@@ -18,8 +18,10 @@ typedef struct tam_tail {
 typedef struct tam_node {
     tam_bucket_view *view;
     float *sum;                /* [slice] */
+    float *placed;             /* the same in memory of the device; NULL: it is the host's */
     float *parts;              /* [chunk] runs of one slice, from every rank of the node */
     float *packed;             /* [chunk] of a gradient that cannot be sent in place */
+    void *raw;                 /* [chunk] of a device's, as it lies there; may be packed */
     size_t *send_at, *recv_at; /* [G + 1] */
     tam_tail *sent, *came;     /* [G] */
     uint64_t *heard;           /* [G] checksums of the received data */
@@ -30,7 +32,7 @@ tamis_status tam_node_open(tam_bucket_view *view, tam_node *out);
 void tam_node_close(tam_node *node, bool lingers);
 
 /** Compute this rank's slice of the node's sum. The gradient is only read.
- * Errors:  PROTOCOL names the rank whose gradient was refused. @param  link  of the node */
+ * Errors:  PROTOCOL names the rank whose gradient was refused; DEVICE. @param  link  of the node */
 tamis_status tam_node_sum(tam_node *node, tam_link *link);
 
 /** The pass that adds the sum to the residual. */

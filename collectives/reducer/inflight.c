@@ -26,8 +26,12 @@ static tamis_status explain_refusal(const tam_cuda_report *report, uint32_t rank
 }
 
 static tamis_status explain_nonfinite(const tamis_reducer *r, const tam_cuda_report *report) {
-    char where[48] = "in the sum over ranks";
-    if (!report->in_sums)
+    char where[64] = "in the sum over ranks";
+    uint32_t nlocal = r->comm->nranks / r->nranks;
+    if (!report->in_sums && nlocal > 1)
+        snprintf(where, sizeof where, "first in the sum of ranks %u to %u", report->rank,
+                 report->rank + nlocal - 1);
+    else if (!report->in_sums)
         snprintf(where, sizeof where, "first on rank %u", report->rank);
     return tam_say_skipped(r, report->step, report->nonfinite, where);
 }
@@ -132,8 +136,11 @@ static void show(tamis_reducer *r, const tam_cuda_report *report) {
 
 /* What each bucket sends next. */
 static void note_targets(tamis_reducer *r, const tam_cuda_report *report) {
-    for (uint32_t b = 0; b < r->nbuckets && !tam_scheme_dense(r->scheme); b++)
-        r->buckets[b].view.whole_k = r->buckets[b].view.k = report->targets[b];
+    for (uint32_t i = 0; i < r->nbuckets && !tam_scheme_dense(r->scheme); i++) {
+        tam_bucket *b = &r->buckets[i];
+        b->view.whole_k = report->targets[i];
+        b->view.k = tam_slice_share(&b->slice, b->view.whole_k);
+    }
 }
 
 /* Take one report, which ends `steps` steps. Replays may report after later steps have. */

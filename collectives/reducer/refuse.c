@@ -69,10 +69,6 @@ static bool nodes_and_scheme(const tamis_reducer *r) {
             r->scheme.ownership == TAM_OWN_ALL);
 }
 
-static bool nodes_and_device(const tamis_reducer *r) {
-    return by_nodes(r) && r->config.device != TAMIS_DEVICE_CPU;
-}
-
 static bool nodes_and_rows(const tamis_reducer *r) {
     return by_nodes(r) && r->layout->nrowed > 0;
 }
@@ -157,9 +153,6 @@ static const struct row {
       "shared ownership, learned counts or an exchange other than union",
       "nodes need exact counts of exclusive owners; use tamis"},
      nodes_and_scheme},
-    {{0, create, "ranks_per_node", "device cuda",
-      "nodes sum gradients in host memory; use device cpu"},
-     nodes_and_device},
     {{0, create, "ranks_per_node", "segments with rows",
       "use a separate reducer for these segments"},
      nodes_and_rows},

@@ -39,19 +39,18 @@ static tam_cuda_step *leader(const tamis_reducer *r) {
 /* -- enqueue ---------------------------------------------------------------------------------- */
 
 static tamis_status gather_slots(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->allgather(comm->self,
-                                              mail->slots + comm->rank * mail->slot_bytes,
-                                              mail->slot_bytes, mail->slots, mail->stream);
+    return comm->transport->stream->allgather(comm->self, &mail->among, mail->slot_bytes,
+                                              mail->slots, mail->stream);
 }
 
 static tamis_status bring_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->alltoall(comm->self, mail->values, mail->share_bytes,
-                                             mail->shares, mail->stream);
+    return comm->transport->stream->alltoall(comm->self, &mail->among, mail->values,
+                                             mail->share_bytes, mail->shares, mail->stream);
 }
 
 static tamis_status gather_sums(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->allgather(comm->self, mail->sums + comm->rank * mail->sum_bytes,
-                                              mail->sum_bytes, mail->sums, mail->stream);
+    return comm->transport->stream->allgather(comm->self, &mail->among, mail->sum_bytes, mail->sums,
+                                              mail->stream);
 }
 
 static tamis_status enqueue(void *context, tam_cuda_step *step) {
@@ -86,8 +85,16 @@ static tamis_status enqueue_dense(void *context, tam_cuda_step *step) {
     return tam_cuda_dense_reduce(step, carry_leg, context);
 }
 
+static tamis_status enqueue_in_nodes(void *context, tam_cuda_step *step) {
+    return tam_cuda_node_exchange(step, carry_leg, enqueue, context);
+}
+
+static bool in_nodes(const tam_bucket *b) {
+    return b->slice.nlocal > 1;
+}
+
 static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
-    return !picks(b) ? enqueue_dense : enqueue;
+    return !picks(b) ? enqueue_dense : in_nodes(b) ? enqueue_in_nodes : enqueue;
 }
 
 /* The collectives of a step with nothing between them, on buffers that hold zeros. */
@@ -104,10 +111,19 @@ static tamis_status rehearse_dense(void *context, tam_cuda_step *step) {
     return tam_cuda_dense_rehearse(step, carry_leg, context);
 }
 
+static tamis_status rehearse_in_nodes(void *context, tam_cuda_step *step) {
+    TAM_TRY(tam_cuda_node_rehearse(step, carry_leg, context));
+    return rehearse(context, step);
+}
+
+static tam_cuda_enqueue rehearsal_of(const tam_bucket *b) {
+    return !picks(b) ? rehearse_dense : in_nodes(b) ? rehearse_in_nodes : rehearse;
+}
+
 /* Bytes that this rank sends in a step, or for a piece of it: always the same. What a sum of the
  * transport's own sends is not known; this is what a ring would. */
-static uint64_t count_wire_bytes(const tam_cuda_mail *mail, uint32_t nranks) {
-    return (nranks - 1) * (mail->slot_bytes + mail->share_bytes + mail->sum_bytes);
+static uint64_t count_wire_bytes(const tam_cuda_mail *mail) {
+    return (mail->among.count - 1) * (mail->slot_bytes + mail->share_bytes + mail->sum_bytes);
 }
 
 /* -- start, wait, join ------------------------------------------------------------------------ */
@@ -222,7 +238,8 @@ static tamis_status settle_bucket(tam_bucket *b) {
     b->view.early_nonfinite = past.early_nonfinite;
     if (!picks(b))
         return TAMIS_OK;
-    b->view.whole_k = b->view.k = b->control.k;
+    b->view.whole_k = past.k;
+    b->view.k = tam_slice_share(&b->slice, past.k);
     r->norms[b->view.index] = past.norm;
     r->has_norms = past.has_norms;
     r->match = past.match;
@@ -242,6 +259,7 @@ static tamis_status reload_bucket(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tam_cuda_past past = {
         .number = r->step,
+        .k = b->view.whole_k,
         .last_result = b->view.last_result,
         .early_nonfinite = b->view.early_nonfinite,
         .norm = r->norms[b->view.index],
@@ -270,13 +288,10 @@ static void stream_result(const tamis_reducer *r, tamis_result *out) {
 
 /* -- open and close --------------------------------------------------------------------------- */
 
-static void fill_spans(const tam_bucket *b, tam_cuda_span *spans) {
-    uint32_t nranks = b->reducer->comm->nranks, rank = b->reducer->comm->rank;
-    for (uint32_t t = 0; t < nranks; t++) {
-        uint64_t before, upto;
-        tam_share_span(&b->division, t, rank, &before, &upto);
-        spans[t] = (tam_cuda_span){(uint32_t)before, (uint32_t)upto};
-    }
+static tam_cuda_span span_of(const tam_division *division, uint64_t step, uint32_t rank) {
+    uint64_t before, upto;
+    tam_share_span(division, step, rank, &before, &upto);
+    return (tam_cuda_span){(uint32_t)before, (uint32_t)upto};
 }
 
 static tam_cuda_whole whole_of(const tamis_reducer *r) {
@@ -309,8 +324,12 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
         .bucket = b->view.index,
         .begin = (uint32_t)b->view.begin,
         .grid = &b->division.grid,
-        .rank = r->comm->rank,
-        .nranks = r->comm->nranks,
+        .among = {.first = b->slice.local,
+                  .stride = b->slice.nlocal,
+                  .count = r->nranks,
+                  .member = r->rank},
+        .rank = r->rank,
+        .nranks = r->nranks,
         .type = r->config.grad_dtype,
         .divisor = tam_update_matches(r) ? (float)tam_divisor_of_sums(r) : tam_divisor(r),
         .update = update_of(b),
@@ -322,7 +341,7 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
 
 /* No union exceeds what all ranks send, or the length of the vector. */
 static uint32_t union_max(const tam_bucket *b, uint64_t capacity) {
-    uint64_t sent = capacity * b->reducer->comm->nranks, n = b->division.grid.n;
+    uint64_t sent = capacity * b->reducer->nranks, n = b->division.grid.n;
     return (uint32_t)(sent < n ? sent : n);
 }
 
@@ -359,20 +378,57 @@ static tam_cuda_format format_of(const tam_bucket *b, const tam_strided *parts) 
     };
 }
 
-static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans, tam_strided *parts) {
+/* Tables of a plan, which the step copies. */
+typedef struct tables {
+    tam_cuda_span *spans; /* [nranks] */
+    tam_strided *parts;   /* [nranks] */
+    tam_strided *slices;  /* [nlocal] */
+    tam_cuda_node node;
+} tables;
+
+/* The whole bucket has kernels of its own, as where the host drives. */
+static tamis_status describe_node(tam_bucket *b, tables *t) {
+    tam_bucket_view *v = &b->view;
+    const tam_slice *slice = &b->slice;
+    const tam_division *whole = &slice->division;
+    TAM_TRY(v->device->open(&whole->grid, 0, v->config->threads, &v->gradient_kernels));
+    for (uint32_t g = 0; g < slice->nlocal; g++)
+        t->slices[g] = tam_strided_of(whole, g);
+    t->node = (tam_cuda_node){
+        .device = v->gradient_kernels,
+        .grid = &whole->grid,
+        .slices = t->slices,
+        .among = {.first = v->comm_rank - slice->local,
+                  .stride = 1,
+                  .count = slice->nlocal,
+                  .member = slice->local},
+        .own = span_of(whole, 0, slice->local),
+        .run = whole->block,
+        .slot_capacity = (uint32_t)tam_share_max(whole, v->whole_k_max),
+        .result_max = (uint32_t)v->whole_k_max,
+    };
+    return TAMIS_OK;
+}
+
+static tamis_status open_step(tam_bucket *b, tables *t) {
     tamis_reducer *r = b->reducer;
     tam_cuda_step **step = &r->inflight->steps[b->view.index];
     bool exact = tam_scheme_exact_count(b->scheme);
     const tam_cuda_whole whole = whole_of(r);
     tam_cuda_plan plan = plan_of(b, &whole);
-    fill_spans(b, spans);
-    for (uint32_t part = 0; part < plan.nranks; part++)
-        parts[part] = tam_strided_of(&b->division, part);
-    plan.format = format_of(b, parts);
+    if (in_nodes(b)) {
+        TAM_TRY(describe_node(b, t));
+        plan.node = &t->node;
+    }
+    for (uint32_t i = 0; i < plan.nranks; i++) {
+        t->spans[i] = span_of(&b->division, i, plan.rank);
+        t->parts[i] = tam_strided_of(&b->division, i);
+    }
+    plan.format = format_of(b, t->parts);
     b->view.format = plan.format.index;
     plan.kind = exact ? TAM_CUT_TOTAL : TAM_CUT_ALL;
     plan.weighted = tam_scheme_weighted(b->scheme);
-    plan.quota.spans = spans;
+    plan.quota.spans = t->spans;
     plan.quota.capacity = exact ? 0.0 : r->config.capacity;
     plan.quota.ranks = tam_scheme_undivided(b->scheme) ? 1.0 : plan.nranks;
     plan.quota.own = tam_own_max(&b->division);
@@ -383,20 +439,24 @@ static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans, tam_strided *
     plan.dense_output = r->config.output == TAMIS_OUTPUT_DENSE;
     plan.control = &b->control;
     TAM_TRY(tam_cuda_step_open(b->view.kernels, &plan, b->view.acc, step));
-    r->inflight->wire_bytes += count_wire_bytes(tam_cuda_step_mail(*step), plan.nranks);
+    r->inflight->wire_bytes += count_wire_bytes(tam_cuda_step_mail(*step));
+    if (in_nodes(b))
+        r->inflight->wire_bytes += tam_cuda_node_bytes(*step);
     return reload_bucket(b);
 }
 
 static tamis_status open_sparse(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    tam_cuda_span *spans = tam_alloc_array(r->comm->nranks, sizeof spans[0]);
-    tam_strided *parts = tam_alloc_array(r->comm->nranks, sizeof parts[0]);
+    tables t = {.spans = tam_alloc_array(r->nranks, sizeof t.spans[0]),
+                .parts = tam_alloc_array(r->nranks, sizeof t.parts[0]),
+                .slices = tam_alloc_array(b->slice.nlocal, sizeof t.slices[0])};
     tamis_status status =
-        spans && parts
-            ? open_step(b, spans, parts)
+        t.spans && t.parts && t.slices
+            ? open_step(b, &t)
             : tam_fail(TAMIS_E_NOMEM, "no memory for steps of %u ranks", r->comm->nranks);
-    tam_free(spans);
-    tam_free(parts);
+    tam_free(t.spans);
+    tam_free(t.parts);
+    tam_free(t.slices);
     return status;
 }
 
@@ -408,7 +468,7 @@ static tamis_status open_dense(tam_bucket *b) {
     TAM_TRY(tam_cuda_dense_open(b->view.kernels, &plan, TAM_DENSE_PIECE, step));
     for (uint32_t p = 0; p < tam_cuda_dense_pieces(*step); p++) {
         tam_cuda_mail mail = tam_cuda_dense_mail(*step, p);
-        r->inflight->wire_bytes += count_wire_bytes(&mail, plan.nranks);
+        r->inflight->wire_bytes += count_wire_bytes(&mail);
     }
     return reload_bucket(b);
 }
@@ -427,7 +487,7 @@ static tamis_status stream_open(tam_bucket *b) {
 static tamis_status rehearse_bucket(const tam_bucket *b) {
     tamis_comm *comm = b->reducer->comm;
     tam_cuda_step *step = b->reducer->inflight->steps[b->view.index];
-    tamis_status status = tam_cuda_step_rehearse(step, picks(b) ? rehearse : rehearse_dense, comm);
+    tamis_status status = tam_cuda_step_rehearse(step, rehearsal_of(b), comm);
     if (status == TAMIS_OK)
         return TAMIS_OK;
     TAM_TRY(comm->transport->stream->poll(comm->self)); /* which knows more, if it has failed */
@@ -457,6 +517,9 @@ static void stream_close(tam_bucket *b) {
         r->comm->last_step = NULL;
     tam_cuda_step_close(r->inflight->steps[b->view.index]);
     r->inflight->steps[b->view.index] = NULL;
+    if (b->view.gradient_kernels != b->view.kernels)
+        b->view.device->close(b->view.gradient_kernels);
+    b->view.gradient_kernels = b->view.kernels;
     if (!is_first(b))
         return;
     tam_free(r->inflight);

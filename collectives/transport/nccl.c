@@ -49,39 +49,58 @@ static bool accepted(ncclResult_t code) {
     return code == ncclSuccess || code == ncclInProgress;
 }
 
-/* One send and one receive for every other rank, starting with the neighbours. */
-static ncclResult_t post_all(tam_nccl *self, const char *send, size_t bytes, char *recv,
-                             cudaStream_t stream) {
+static int rank_of(const tam_members *among, uint32_t member) {
+    return (int)(among->first + member * among->stride);
+}
+
+/* What every member gets of a buffer: each a part of its own, or all the same one. */
+typedef struct outgoing {
+    const char *first;
+    size_t step; /* bytes from a member's to the next one's */
+} outgoing;
+
+/* One send and one receive for every other member, starting with the neighbours. */
+static ncclResult_t post_all(tam_nccl *self, const tam_members *among, outgoing send, size_t bytes,
+                             char *recv, cudaStream_t stream) {
     ncclResult_t code = ncclSuccess;
-    for (uint32_t d = 1; d < self->nranks && accepted(code); d++) {
-        uint32_t right = (self->rank + d) % self->nranks;
-        uint32_t left = (self->rank + self->nranks - d) % self->nranks;
-        code = ncclSend(send + right * bytes, bytes, ncclUint8, (int)right, self->comm, stream);
+    uint32_t count = among->count, own = among->member;
+    for (uint32_t d = 1; d < count && accepted(code); d++) {
+        uint32_t right = (own + d) % count, left = (own + count - d) % count;
+        code = ncclSend(send.first + right * send.step, bytes, ncclUint8, rank_of(among, right),
+                        self->comm, stream);
         if (accepted(code))
-            code = ncclRecv(recv + left * bytes, bytes, ncclUint8, (int)left, self->comm, stream);
+            code = ncclRecv(recv + left * bytes, bytes, ncclUint8, rank_of(among, left), self->comm,
+                            stream);
     }
     return code;
 }
 
-static tamis_status exchange_on(tam_nccl *self, const char *send, size_t bytes, char *recv,
-                                cudaStream_t stream, const tam_call *call) {
-    size_t own = self->rank * bytes;
-    cudaError_t copied =
-        cudaMemcpyAsync(recv + own, send + own, bytes, cudaMemcpyDeviceToDevice, stream);
-    if (copied != cudaSuccess)
-        return tam_nccl_cuda_failed(self, copied, "copying this rank's share");
-    if (self->nranks == 1)
+/* NCCL itself gathers among all ranks of a communicator only. */
+static tamis_status post_on(tam_nccl *self, const tam_members *among, outgoing send, size_t bytes,
+                            char *recv, cudaStream_t stream, const tam_call *call) {
+    if (among->count == 1)
         return TAMIS_OK;
     if (!tam_nccl_hold(self))
         return tam_nccl_over(self);
     ncclResult_t code = ncclGroupStart();
     if (code == ncclSuccess) {
-        code = post_all(self, send, bytes, recv, stream);
+        code = post_all(self, among, send, bytes, recv, stream);
         ncclResult_t end = ncclGroupEnd(); /* even after an error: the group is the thread's */
         code = accepted(code) ? end : code;
     }
     tam_nccl_let_go(self);
     return tam_nccl_complete(self, code, "ncclSend and ncclRecv", call);
+}
+
+static tamis_status exchange_on(tam_nccl *self, const tam_members *among, const char *send,
+                                size_t bytes, char *recv, cudaStream_t stream,
+                                const tam_call *call) {
+    size_t own = among->member * bytes;
+    cudaError_t copied =
+        cudaMemcpyAsync(recv + own, send + own, bytes, cudaMemcpyDeviceToDevice, stream);
+    if (copied != cudaSuccess)
+        return tam_nccl_cuda_failed(self, copied, "copying this rank's share");
+    return post_on(self, among, (outgoing){send, bytes}, bytes, recv, stream, call);
 }
 
 /* -- the row for streams ---------------------------------------------------------------------- */
@@ -102,20 +121,25 @@ static tam_call limit_now(const tam_nccl *self) {
         .deadline_ns = now_ns + self->timeout_ns, .poison = &no_poison, .begin_ns = now_ns};
 }
 
-static tamis_status stream_allgather(void *arg, const void *send, size_t bytes, void *recv,
+static tamis_status stream_allgather(void *arg, const tam_members *among, size_t bytes, void *recv,
                                      void *stream) {
     tam_nccl *self = arg;
     tam_call call = limit_now(self);
+    const char *own = (const char *)recv + among->member * bytes;
     note_capture(self, stream);
-    return bytes == 0 ? TAMIS_OK : gather_on(self, send, bytes, recv, stream, &call);
+    if (bytes == 0)
+        return TAMIS_OK;
+    if (among->count == self->nranks)
+        return gather_on(self, own, bytes, recv, stream, &call);
+    return post_on(self, among, (outgoing){own, 0}, bytes, recv, stream, &call);
 }
 
-static tamis_status stream_alltoall(void *arg, const void *send, size_t bytes, void *recv,
-                                    void *stream) {
+static tamis_status stream_alltoall(void *arg, const tam_members *among, const void *send,
+                                    size_t bytes, void *recv, void *stream) {
     tam_nccl *self = arg;
     tam_call call = limit_now(self);
     note_capture(self, stream);
-    return bytes == 0 ? TAMIS_OK : exchange_on(self, send, bytes, recv, stream, &call);
+    return bytes == 0 ? TAMIS_OK : exchange_on(self, among, send, bytes, recv, stream, &call);
 }
 
 static tamis_status stream_allreduce(void *arg, const float *send, size_t count, float *recv,
@@ -209,11 +233,12 @@ static tamis_status alltoall_nccl(void *arg, const void *send, const size_t *sen
  * of collective once, short and long. */
 tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call) {
     const void *came;
+    const tam_members all = {0, 1, self->nranks, self->rank};
     size_t half = self->piece / 2;
     char *to = self->memory + self->nranks * half;
     TAM_TRY(gather_piece(self, self->pinned + self->room, 1, &came, call));
     TAM_TRY(gather_piece(self, self->pinned + self->room, self->piece, &came, call));
-    TAM_TRY(exchange_on(self, self->memory, half, to, self->stream, call));
+    TAM_TRY(exchange_on(self, &all, self->memory, half, to, self->stream, call));
     return tam_nccl_await_stream(self, "the first exchange", call);
 }
 

@@ -52,16 +52,16 @@ static tamis_status spread(void *arg, const tam_wire_type *type, void *list, siz
 }
 
 /* In stream order: when they begin and end is not known here. */
-static tamis_status stream_allgather(void *arg, const void *send, size_t bytes, void *recv,
+static tamis_status stream_allgather(void *arg, const tam_members *among, size_t bytes, void *recv,
                                      void *stream) {
     tam_recorded *t = arg;
-    return t->inner->stream->allgather(t->self, send, bytes, recv, stream);
+    return t->inner->stream->allgather(t->self, among, bytes, recv, stream);
 }
 
-static tamis_status stream_alltoall(void *arg, const void *send, size_t bytes, void *recv,
-                                    void *stream) {
+static tamis_status stream_alltoall(void *arg, const tam_members *among, const void *send,
+                                    size_t bytes, void *recv, void *stream) {
     tam_recorded *t = arg;
-    return t->inner->stream->alltoall(t->self, send, bytes, recv, stream);
+    return t->inner->stream->alltoall(t->self, among, send, bytes, recv, stream);
 }
 
 static tamis_status stream_allreduce(void *arg, const float *send, size_t count, float *recv,

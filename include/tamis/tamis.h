@@ -700,7 +700,7 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * is not above density. Messages have a fixed size with every preset with an exact count (tamis,
  * topk, cltk), dense, `step` and `fixed` with `capacity` (not with ownership `balanced`, whose
  * parts move, nor with exchange `balanced-pairs`). In all other cases the host drives the step and
- * moves k entries (dense: the gradient; rows: those that were touched) through pinned memory.
+ * moves k entries (dense and nodes: the gradient; rows: those touched) through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
  * segment), threshold (how the cut is found), exchange (how the picks travel):
@@ -733,10 +733,10 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * holds slice g, some n/G elements; its residual is that of the node's sum. The ranks g of all
  * nodes run the scheme on their slice; each node gathers the results (docs/exchange.md). G must
  * divide the number of ranks. For schemes with an exact count, exclusive ownership and exchange
- * union (tamis, cltk), float32 values and the CPU; no segment has rows. The exchange reads the
- * gradient, whatever `worker` is, so the gradient belongs to the library until wait; an error
- * before the node's sum is complete leaves it unchanged. Bad entries are counted in the sums of a
- * node; tamis_reducer_accumulate is refused.
+ * union (tamis, cltk); no segment has rows. The exchange reads the gradient, whatever `worker` is,
+ * so the gradient belongs to the library until wait; an error before the node's sum is complete
+ * leaves it unchanged. Bad entries are counted in the sums of a node; tamis_reducer_accumulate is
+ * refused. Over nccl devices run such steps by themselves, also the sums inside nodes.
  */
 typedef struct tamis_reducer_config {
     size_t size;

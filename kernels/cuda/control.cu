@@ -29,10 +29,22 @@ struct shared_state {
     tam_control_state state;
     tam_observed seen; /* without the groups, which are in the job's memory */
     tam_lesson lesson;
+    double norm; /* of what is exchanged here */
     /* The groups that get their budgets next, by descending norm. */
     double norms[TAM_BLOCK_THREADS];
     uint32_t lengths[TAM_BLOCK_THREADS], budgets[TAM_BLOCK_THREADS];
 };
+
+/* Of so many entries of the bucket, those that are picked here: of a slice its part. */
+static __device__ uint64_t part_of(const tam_cuda_control &job, uint64_t k) {
+    return tam_rule_pick(k, job.whole, job.slice.before, job.slice.upto);
+}
+
+/* Those that thresholds are learned for. A slice may get none of a small k. */
+static __device__ uint64_t aim_of(const tam_cuda_control &job, uint64_t k) {
+    uint64_t part = part_of(job, k);
+    return part > 0 ? part : 1;
+}
 
 /* -- observe ---------------------------------------------------------------------------------- */
 
@@ -76,11 +88,12 @@ static __device__ void measure_groups(const tam_cuda_control &job) {
 }
 
 /* Thread 0: the norm of the bucket. All buckets have them, or none: one block says so for all. */
-static __device__ void add_norms(const tam_cuda_control &job) {
+static __device__ void add_norms(const tam_cuda_control &job, shared_state &shared) {
     double sum = 0.0;
     for (uint32_t g = 0; g < job.slots.nstats; g++)
         sum += job.norms[g];
-    *job.norm = sum;
+    shared.norm = sum;
+    *job.norm = job.results.memory ? tam_mean_of(job.results, 0) : sum;
     if (blockIdx.x == 0)
         job.common->has_norms = job.slots.nstats > 0;
 }
@@ -124,7 +137,7 @@ static __device__ void sort_groups(const tam_cuda_control &job) {
 /* Every budget depends on those before it: thread 0 computes, the others load and store. */
 static __device__ void share_out(const tam_cuda_control &job, shared_state &shared) {
     uint32_t ngroups = job.grid.ngroups;
-    tam_rest rest = {static_cast<double>(*job.k), *job.norm}; /* thread 0's */
+    tam_rest rest = {static_cast<double>(aim_of(job, *job.k)), shared.norm}; /* thread 0's */
     for (uint32_t first = 0; first < ngroups; first += TAM_BLOCK_THREADS) {
         uint32_t count = min(ngroups - first, static_cast<uint32_t>(TAM_BLOCK_THREADS));
         uint32_t g = threadIdx.x < count ? job.order[first + threadIdx.x] : 0;
@@ -162,7 +175,7 @@ static __device__ void learn_levels(const tam_cuda_control &job, shared_state &s
             shared.lesson = tam_rule_learn(&shared.seen, job.scheme.budget, job.over, job.levels[0],
                                            &shared.state);
         /* The groups cover the vector, so every entry of the union is in some group. */
-        shared.lesson.share = tam_rule_share(*job.k, job.verdict->count);
+        shared.lesson.share = tam_rule_share(aim_of(job, *job.k), job.verdict->count);
     }
     if (by_norm)
         count_picks(job);
@@ -187,11 +200,12 @@ static __device__ void learn(const tam_cuda_control &job, shared_state &shared) 
         find_groups(job);
     __syncthreads();
     if (threadIdx.x == 0)
-        add_norms(job);
+        add_norms(job, shared);
     if (has_levels)
         learn_levels(job, shared);
     else if (job.scheme.threshold == TAM_THRESHOLD_STEP && threadIdx.x == 0)
-        shared.state.threshold = tam_rule_step(shared.state.threshold, job.verdict->picked, *job.k);
+        shared.state.threshold =
+            tam_rule_step(shared.state.threshold, job.verdict->picked, aim_of(job, *job.k));
     if (threadIdx.x == 0)
         *job.state = shared.state;
 }
@@ -214,7 +228,7 @@ static __device__ void write_turn(const tam_cuda_control &job, const tam_control
     job.turn->mine = job.scheme.ownership == TAM_OWN_ALL
                          ? TAM_PART_ALL
                          : tam_scheme_part(job.scheme, step, job.slots.rank, nranks);
-    job.turn->k = picks_of(job, k, at);
+    job.turn->k = picks_of(job, part_of(job, k), at);
     job.turn->floor = tam_bits(floor_key) + 1;
     job.turn->listed = tam_rule_listed(job.scheme.threshold, &state);
 }
@@ -230,8 +244,9 @@ static __device__ void prepare(const tam_cuda_control &job, const tam_control_st
 /* Prepare the next step, with target k: learned levels are shifted accordingly. */
 static __device__ void turn_over(const tam_cuda_control &job, const tam_control_state &state,
                                  uint64_t k) {
-    if (k != *job.k && state.primed && tam_scheme_has_levels(job.scheme))
-        shift_levels(job, tam_rule_aim(&state, *job.k, k));
+    uint64_t now = aim_of(job, *job.k), next = aim_of(job, k);
+    if (next != now && state.primed && tam_scheme_has_levels(job.scheme))
+        shift_levels(job, tam_rule_aim(&state, now, next));
     prepare(job, state);
     __syncthreads(); /* all have read k */
     if (threadIdx.x > 0)

@@ -47,6 +47,7 @@
 #define TAM_CUDA_CUDA_H
 
 #include "lib/base/device.h"
+#include "lib/base/members.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
 #include "lib/policy/match.h"
@@ -108,15 +109,29 @@ typedef struct tam_cuda_format {
     tam_cuda_wire up, down;   /* of values, of sums */
 } tam_cuda_format;
 
-/** Parameters of a step; fixed for its life. Copied, except `grid` and `control`. */
+/** A node, whose ranks add up their gradients and hold a slice of the sum each. */
+typedef struct tam_cuda_node {
+    void *device;              /* of tam_device_cuda.open, for the whole bucket */
+    const tam_grid *grid;      /* of the whole bucket: part g is slice g */
+    const tam_strided *slices; /* [among.count] copied */
+    tam_members among;         /* the ranks of the node */
+    tam_cuda_span own;         /* elements of this rank's slice, when slices are lined up */
+    uint32_t run;              /* most elements of a slice that follow each other */
+    uint32_t slot_capacity;    /* most entries of a slice's result */
+    uint32_t result_max;       /* of the node's */
+} tam_cuda_node;
+
+/** Parameters of a step; fixed for its life. Copied, except `grid`, `node` and `control`. */
 typedef struct tam_cuda_plan {
     const tam_cuda_whole *whole; /* NULL: there is one bucket */
     tam_cuda_step *first;        /* of bucket 0; NULL: this is it. Opened in the order of buckets */
     uint32_t bucket, begin;      /* its number, and its first element in the whole vector */
-    const tam_grid *grid;        /* of the bucket, as all that follows */
+    const tam_grid *grid;        /* of the bucket, or of the slice, as all that follows */
+    tam_members among;           /* the ranks that pick; count 0: all, as the next two say */
     uint32_t rank, nranks;
-    tam_cut_kind kind; /* TOTAL or ALL */
-    bool weighted;     /* keys are weighed by control->weights */
+    const tam_cuda_node *node; /* NULL: there are no nodes */
+    tam_cut_kind kind;         /* TOTAL or ALL */
+    bool weighted;             /* keys are weighed by control->weights */
     tam_cuda_quota quota;
     uint32_t slot_capacity, union_max;
     uint32_t nstats;  /* ngroups if the slot carries sums of squares; else 0 */
@@ -129,19 +144,20 @@ typedef struct tam_cuda_plan {
     tamis_nonfinite nonfinite;
     tamis_sum_order sum_order; /* dense */
     uint64_t timeout_ns;       /* of every wait; 0: TAMIS_TIMEOUT_MS */
-    tam_control *control;      /* thresholds and k; read at load, written at save */
+    tam_control *control;      /* thresholds; read at load, written at save */
 } tam_cuda_plan;
 
 /** Buffers of the collectives of a step. All pointers are device memory. */
 typedef struct tam_cuda_mail {
     void *stream;
-    unsigned char *slots; /* [nranks * slot_bytes]; the own one, sealed, is at its place */
+    tam_members among;
+    unsigned char *slots; /* [among.count * slot_bytes]; the own one, sealed, is at its place */
     size_t slot_bytes;
     size_t share_bytes, sum_bytes; /* of a share of the values, and of its sums; 0 for pairs, whose
                                       values are in the slots */
-    unsigned char *values;         /* [nranks * share_bytes] to each rank */
-    unsigned char *shares;         /* [nranks * share_bytes] received */
-    unsigned char *sums;           /* [nranks * sum_bytes]; the own ones are at their place */
+    unsigned char *values;         /* [among.count * share_bytes] to each rank */
+    unsigned char *shares;         /* [among.count * share_bytes] received */
+    unsigned char *sums;           /* [among.count * sum_bytes]; the own ones are at their place */
 } tam_cuda_mail;
 
 /** Figures of a finished step of all buckets, which the device writes to pinned memory. */
@@ -169,9 +185,10 @@ tamis_status tam_cuda_step_open(void *device, const tam_cuda_plan *plan, float *
                                 tam_cuda_step **out);
 void tam_cuda_step_close(tam_cuda_step *step);
 
-/** What a step continues from, besides plan.control and acc. */
+/** What a step continues from, besides plan.control (but for its k) and acc. */
 typedef struct tam_cuda_past {
     uint64_t number; /* of the next step */
+    uint64_t k;      /* its entries, of the bucket */
     uint64_t last_result, early_nonfinite;
     double norm;     /* of the bucket in the last step */
     bool has_norms;  /* of all buckets */
@@ -281,6 +298,26 @@ uint32_t tam_cuda_dense_pieces(const tam_cuda_step *step);
 /** @return slot_bytes is 0 except for the first piece */
 tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece);
 
+/**
+ * Nodes: a sparse step among the ranks that hold the same slice of their nodes (a column), with two
+ * more exchanges inside the node. One stream does all of it, also with several buckets.
+ *
+ *     begin
+ *     for every piece:  give     scale * gradient, by slices
+ *                                ... all-to-all in the node ...
+ *                       add      the own slice of the sum
+ *     pick     accumulate, cut, seal the slot
+ *                                ... as any sparse step, in the column ...
+ *     share    survey the column, seal its result
+ *                                ... all-gather in the node ...
+ *              check, join the slices' results
+ *     survey, settle, finish
+ *
+ * A rank whose share was damaged seals no slot, so its column refuses the step; a rank whose column
+ * refused seals no result, so its node refuses. Every node has a rank in every column.
+ */
+typedef struct tam_cuda_inside tam_cuda_inside;
+
 /** One collective of a step. */
 typedef enum tam_cuda_leg {
     TAM_CUDA_SLOTS,
@@ -292,6 +329,17 @@ typedef enum tam_cuda_leg {
 
 /** Enqueues one collective on mail->stream: the reducer's. */
 typedef tamis_status (*tam_cuda_carry)(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg);
+
+/** All that `enqueue` does with nodes.
+ * @param column  what it does without, among the ranks that pick */
+tamis_status tam_cuda_node_exchange(tam_cuda_step *step, tam_cuda_carry carry,
+                                    tam_cuda_enqueue column, void *context);
+
+/** Its collectives alone, of all sizes, but for those of the column. */
+tamis_status tam_cuda_node_rehearse(tam_cuda_step *step, tam_cuda_carry carry, void *context);
+
+/** Bytes that a rank sends inside its node in a step. */
+uint64_t tam_cuda_node_bytes(const tam_cuda_step *step);
 
 /** All that `enqueue` does: check to narrow, of all pieces. */
 tamis_status tam_cuda_dense_reduce(tam_cuda_step *step, tam_cuda_carry carry, void *context);

@@ -94,6 +94,7 @@ static tamis_status describe(tam_cuda_step *s) {
         .slots = {.bytes = tam_head_bytes(TAM_TALLIES) + tam_head_round(sizeof(uint32_t)),
                   .rank = plan->rank,
                   .nranks = plan->nranks,
+                  .stride = 1,
                   .capacity = 1}, /* never used */
         .nonfinite = plan->nonfinite,
         .divisor = plan->divisor,
@@ -137,8 +138,9 @@ static tamis_status load(tam_cuda_step *s, uint64_t number) {
     return tam_cuda_lane_write(&s->round->lane, &turn, sizeof turn, s->control.turn);
 }
 
-static tamis_status save(tam_cuda_step *s) {
+static tamis_status save(tam_cuda_step *s, const tam_cuda_past *past) {
     (void)s;
+    (void)past;
     return TAMIS_OK;
 }
 

@@ -13,105 +13,9 @@
  */
 #include "kernels/cuda/slots.cuh"
 
-#include "kernels/cuda/chunk.cuh"
-#include "lib/base/half.h"
-
-static __device__ __forceinline__ uint32_t warp_of_grid(void) {
-    return blockIdx.x * TAM_BLOCK_WARPS + threadIdx.x / 32;
-}
-
-static __device__ __forceinline__ uint32_t warps_of_grid(void) {
-    return gridDim.x * TAM_BLOCK_WARPS;
-}
-
-/* -- types of gradients: four neighbours at once, or one -------------------------------------- */
-
-struct as_float32 {
-    using element = float;
-    using row = float4;
-    static __device__ __forceinline__ void widen(row x, float to[4]) {
-        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-    }
-    static __device__ __forceinline__ row narrow(const float x[4]) {
-        return make_float4(x[0], x[1], x[2], x[3]);
-    }
-    static __device__ __forceinline__ float widen(element x) {
-        return x;
-    }
-    static __device__ __forceinline__ element narrow(float x) {
-        return x;
-    }
-};
-
-/* Two elements in a word, the first in its lower half. */
-template <float (*WIDEN)(uint16_t), uint16_t (*NARROW)(float)> struct as_bits16 {
-    using element = unsigned short;
-    using row = uint2;
-    static __device__ __forceinline__ void widen(row x, float to[4]) {
-        to[0] = WIDEN((uint16_t)x.x), to[1] = WIDEN((uint16_t)(x.x >> 16));
-        to[2] = WIDEN((uint16_t)x.y), to[3] = WIDEN((uint16_t)(x.y >> 16));
-    }
-    static __device__ __forceinline__ row narrow(const float x[4]) {
-        row to;
-        to.x = NARROW(x[0]) | (uint32_t)NARROW(x[1]) << 16;
-        to.y = NARROW(x[2]) | (uint32_t)NARROW(x[3]) << 16;
-        return to;
-    }
-    static __device__ __forceinline__ float widen(element x) {
-        return WIDEN(x);
-    }
-    static __device__ __forceinline__ element narrow(float x) {
-        return NARROW(x);
-    }
-};
-
-using as_float16 = as_bits16<tam_float16_widen, tam_float16_narrow>;
-using as_bfloat16 = as_bits16<tam_bfloat16_widen, tam_bfloat16_clamp>;
-
-/* -- the gradient of a chunk ------------------------------------------------------------------ */
-
-template <typename ELEMENT>
-static __device__ __forceinline__ ELEMENT *gradient_of(const tam_cuda_accumulate &target,
-                                                       const tam_cuda_chunk &chunk) {
-    void *flat = target.source->grad;
-    if (flat)
-        return static_cast<ELEMENT *>(flat) + chunk.begin;
-    uint32_t segment = target.grid.groups[chunk.group].segment;
-    return static_cast<ELEMENT *>(target.source->grads[segment]) +
-           (chunk.begin - target.seg_begin[segment]);
-}
-
-/* Rows of four that can be moved at once; the elements after them are moved one by one. */
-template <typename TYPE>
-static __device__ __forceinline__ uint32_t rows_of(const typename TYPE::element *grad,
-                                                   const float *values, uint32_t length) {
-    bool aligned = tam_aligned(grad, sizeof(typename TYPE::row)) && tam_aligned(values, 16);
-    return aligned ? length / 4 : 0;
-}
+#include "kernels/cuda/widen.cuh"
 
 /* -- widen ------------------------------------------------------------------------------------ */
-
-/* TAM_CUDA_ABSENT is a signalling NaN. The product makes such a NaN quiet, so no gradient looks
- * absent. A rank whose exchange is broken gives absent values, so all ranks refuse the step. */
-static __device__ __forceinline__ float give(float x, float scale, bool broken) {
-    return broken ? __uint_as_float(TAM_CUDA_ABSENT) : __fmul_rn(x, scale);
-}
-
-template <typename TYPE>
-static __device__ void widen_chunk(const typename TYPE::element *from, uint32_t length, float scale,
-                                   bool broken, float *to) {
-    uint32_t lane = threadIdx.x % 32, nrows = rows_of<TYPE>(from, to, length);
-#pragma unroll 4
-    for (uint32_t i = lane; i < nrows; i += 32) {
-        float x[4];
-        TYPE::widen(__ldcs(reinterpret_cast<const typename TYPE::row *>(from) + i), x);
-        reinterpret_cast<float4 *>(to)[i] =
-            make_float4(give(x[0], scale, broken), give(x[1], scale, broken),
-                        give(x[2], scale, broken), give(x[3], scale, broken));
-    }
-    for (uint32_t i = 4 * nrows + lane; i < length; i += 32)
-        to[i] = give(TYPE::widen(__ldcs(from + i)), scale, broken);
-}
 
 /* Zeros behind the piece, so that shares are whole; of a rank whose exchange is broken the first is
  * 1. Mark all shares as not arrived. */
@@ -131,11 +35,12 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     bool broken = x.turn->broken != 0 || x.scratch->verdict.status != TAMIS_OK;
     float scale = target.source->scale;
     prepare_mail(x, piece, broken);
-    for (uint32_t c = piece.first_chunk + warp_of_grid(); c < piece.end_chunk;
-         c += warps_of_grid()) {
+    for (uint32_t c = piece.first_chunk + tam_warp_of_grid(); c < piece.end_chunk;
+         c += tam_warps_of_grid()) {
         tam_cuda_chunk chunk = tam_chunk_of(target.grid, c);
-        widen_chunk<TYPE>(gradient_of<typename TYPE::element>(target, chunk), chunk.length, scale,
-                          broken, x.values + (chunk.begin - piece.begin));
+        tam_widen_chunk<TYPE, false>(tam_gradient_of<typename TYPE::element>(target, chunk),
+                                     chunk.length, scale, broken,
+                                     {x.values + (chunk.begin - piece.begin), 0});
     }
 }
 
@@ -178,7 +83,7 @@ static __device__ void narrow_row(float4 sums, float divisor, witness *seen,
 template <typename TYPE>
 static __device__ void narrow_chunk(const float *from, uint32_t length, float divisor,
                                     witness *seen, typename TYPE::element *to) {
-    uint32_t lane = threadIdx.x % 32, nrows = rows_of<TYPE>(to, from, length);
+    uint32_t lane = threadIdx.x % 32, nrows = tam_rows_of<TYPE>(to, from, length);
 #pragma unroll 4
     for (uint32_t i = lane; i < nrows; i += 32)
         narrow_row<TYPE>(reinterpret_cast<const float4 *>(from)[i], divisor, seen,
@@ -204,10 +109,10 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     witness seen = {};
     seen.absent = refused(x, piece);
     uint32_t end = seen.absent ? 0 : piece.end_chunk;
-    for (uint32_t c = piece.first_chunk + warp_of_grid(); c < end; c += warps_of_grid()) {
+    for (uint32_t c = piece.first_chunk + tam_warp_of_grid(); c < end; c += tam_warps_of_grid()) {
         tam_cuda_chunk chunk = tam_chunk_of(target.grid, c);
         narrow_chunk<TYPE>(x.values + (chunk.begin - piece.begin), chunk.length, x.divisor, &seen,
-                           gradient_of<typename TYPE::element>(target, chunk));
+                           tam_gradient_of<typename TYPE::element>(target, chunk));
     }
     if (seen.bad > 0)
         tam_add64(&x.scratch->bad, seen.bad);
@@ -217,21 +122,12 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 
 /* -- settle ----------------------------------------------------------------------------------- */
 
-template <typename ELEMENT> static __device__ void clear_all(const tam_cuda_accumulate &target) {
-    for (uint32_t c = warp_of_grid(); c < target.grid.nchunks; c += warps_of_grid()) {
-        tam_cuda_chunk chunk = tam_chunk_of(target.grid, c);
-        ELEMENT *to = gradient_of<ELEMENT>(target, chunk);
-        for (uint32_t i = threadIdx.x % 32; i < chunk.length; i += 32)
-            to[i] = ELEMENT();
-    }
-}
-
 /* A rank that refused a slot or found absent sums refuses this step and all later ones; in those
  * the verdict on the slots is still that of the first refusal. */
 static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verdict) {
     verdict->status = TAMIS_E_PROTOCOL;
     verdict->refused = TAM_REFUSED_ABSENT;
-    verdict->rank = x.slots.rank;
+    verdict->rank = tam_rank_of(x.slots, x.slots.rank);
     for (uint32_t b = x.nbuckets; b-- > 0;) {
         const tam_cuda_verdict *why = &x.all[b].scratch->verdict;
         if (why->status != TAMIS_E_PROTOCOL)
@@ -270,9 +166,9 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     bool bad = __syncthreads_count(there && seen->bad > 0) > 0;
     bool skipped = bad && !refused && x.nonfinite != TAMIS_NONFINITE_DROP;
     if (skipped && target.type == TAMIS_DTYPE_FLOAT32)
-        clear_all<float>(target);
+        tam_clear_all<float>(target);
     else if (skipped)
-        clear_all<uint16_t>(target);
+        tam_clear_all<uint16_t>(target);
     if (blockIdx.x > 0 || threadIdx.x > 0)
         return;
     if (x.bucket == x.nbuckets - 1)
@@ -302,14 +198,16 @@ static int move(const mover of_type[3], const tam_cuda_exchange *job,
 extern "C" int tam_launch_dense_widen(const tam_cuda_exchange *job,
                                       const tam_cuda_accumulate *target,
                                       const tam_cuda_piece *piece, void *stream) {
-    static const mover of_type[] = {widen<as_float32>, widen<as_float16>, widen<as_bfloat16>};
+    static const mover of_type[] = {widen<tam_as_float32>, widen<tam_as_float16>,
+                                    widen<tam_as_bfloat16>};
     return move(of_type, job, target, piece, stream);
 }
 
 extern "C" int tam_launch_dense_narrow(const tam_cuda_exchange *job,
                                        const tam_cuda_accumulate *target,
                                        const tam_cuda_piece *piece, void *stream) {
-    static const mover of_type[] = {narrow<as_float32>, narrow<as_float16>, narrow<as_bfloat16>};
+    static const mover of_type[] = {narrow<tam_as_float32>, narrow<tam_as_float16>,
+                                    narrow<tam_as_bfloat16>};
     return move(of_type, job, target, piece, stream);
 }
 

@@ -62,7 +62,9 @@ typedef struct tam_cuda_slots {
     unsigned char *memory; /* [nranks * bytes] */
     size_t bytes;          /* of a slot */
     uint32_t rank, nranks, nstats, capacity;
-    uint32_t index_bytes; /* room for indices */
+    uint32_t first, stride; /* rank r here is rank first + r * stride of the communicator */
+    uint32_t nwords;        /* behind the tallies: node.cu */
+    uint32_t index_bytes;   /* room for indices */
     uint32_t with_values;
     tam_cuda_wire wire; /* of these */
     tam_cuda_packed packed;
@@ -73,7 +75,7 @@ typedef struct tam_cuda_slots {
 typedef struct tam_cuda_verdict {
     uint32_t status;  /* a tamis_status: OK, NONFINITE (nothing is applied), PROTOCOL */
     uint32_t refused; /* a tam_refusal */
-    uint32_t rank;    /* the rank that was refused, or that had the first bad entry */
+    uint32_t rank;    /* of the communicator: that was refused, or that had the first bad entry */
     uint32_t in_sums; /* NONFINITE: found in the sums */
     uint32_t known;   /* every rank reported its candidates */
     uint32_t rescans, picked_max;
@@ -112,7 +114,7 @@ typedef struct tam_cuda_scratch {
     uint64_t bad;        /* sums that are not finite */
     uint32_t code_bytes; /* of the own list, packed */
     uint32_t absent;
-    uint32_t damaged; /* a share that came */
+    uint32_t damaged; /* a share that came: of values, of gradients in a node */
     uint32_t sealed, checked, counted, united, given, added, taken, surveyed, applied; /* tickets */
 } tam_cuda_scratch;
 
@@ -180,13 +182,16 @@ typedef struct tam_cuda_exchange {
     float divisor;            /* with a match: before its scale */
     double match, scale_most; /* tam_cuda_update */
     float *masked;
-    uint32_t blocks; /* CUDA blocks of every launch, at most */
+    uint32_t blocks;  /* CUDA blocks of every launch, at most */
+    uint32_t still;   /* parts stay with their ranks; else they rotate */
+    uint32_t decides; /* this bucket is surveyed last: the verdict of all follows */
 
     const tam_cuda_turn *turn;
     const tam_cuda_found *found;
     const tam_cuda_picked *picked;
-    const double *group_sums;
-    float *acc;
+    const double *group_sums; /* [nsums] */
+    uint32_t nsums;
+    float *acc; /* NULL: this exchange leaves the residual to another */
 
     uint64_t share; /* floats, a multiple of 4; 0 for pairs */
     uint64_t room;  /* floats that `values` has: nranks * share, or the largest union */
@@ -254,6 +259,43 @@ int tam_launch_dense_narrow(const tam_cuda_exchange *job, const tam_cuda_accumul
 int tam_launch_dense_settle(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
                             tam_cuda_turn *turn, void *stream);
 
+/* -- nodes: before and behind the exchange of a column ---------------------------------------- */
+
+/** The sum of a node's gradients, a piece at a time: every rank gets what the others have of its
+ * slice. A share has as many values as fit, and ends in 4 words, of which the last checks it. */
+typedef struct tam_cuda_gathered {
+    const tam_strided *slices; /* [nlocal] */
+    uint32_t local, nlocal, first_rank;
+    uint64_t length; /* elements of the own slice */
+    float *sent, *came;
+    float *sum;            /* [length], and up to 3 more */
+    uint64_t *checks[2];   /* [nlocal] of shares given, of those that came; zeros between pieces */
+    tam_cuda_source *pass; /* what the pass over the slice adds: the sum */
+} tam_cuda_gathered;
+
+typedef struct tam_cuda_stretch {
+    uint32_t first_chunk, end_chunk; /* of the bucket */
+    uint32_t first;                  /* position in every slice */
+    uint32_t last;                   /* there is no other after this */
+    uint64_t share;                  /* floats, a multiple of 4 */
+} tam_cuda_stretch;
+
+/** The gradient, scaled, to the shares of all slices. */
+int tam_launch_node_give(const tam_cuda_exchange *column, const tam_cuda_gathered *node,
+                         const tam_cuda_accumulate *target, const tam_cuda_stretch *piece,
+                         void *stream);
+/** The sum of what came. A damaged share, or one of another step or configuration: scratch.damaged,
+ * and after the last piece the sum is 0. */
+int tam_launch_node_add(const tam_cuda_exchange *column, const tam_cuda_gathered *node,
+                        const tam_cuda_accumulate *target, const tam_cuda_stretch *piece,
+                        void *stream);
+/** Zeros into the gradient, unless a share was damaged. */
+int tam_launch_node_clear(const tam_cuda_exchange *column, const tam_cuda_accumulate *target,
+                          void *stream);
+/** The slot of this slice's result, for the node. Runs when the column has been surveyed. */
+int tam_launch_node_seal(const tam_cuda_exchange *column, const tam_cuda_exchange *node,
+                         const tam_cuda_gathered *gathered, void *stream);
+
 /* -- the control of the next step ------------------------------------------------------------- */
 
 /** The control of a bucket for the next step. Runs last; only the next pass waits for it. */
@@ -263,10 +305,13 @@ typedef struct tam_cuda_control {
     double over;
     tam_cuda_quota quota; /* spans: in device memory */
     tam_cuda_slots slots;
+    tam_cuda_slots results; /* of the slices of a node, whose norms are added; else no memory */
+    tam_cuda_span slice;    /* what is exchanged here of the bucket's `whole` elements */
+    uint64_t whole;
     const uint32_t *indices; /* the union, verdict->count of them */
     const tam_cuda_verdict *verdict;
     tam_cuda_common *common;
-    uint64_t *k;  /* [in,out] entries of this step, then of the next */
+    uint64_t *k;  /* [in,out] entries of the bucket in this step, then in the next */
     double *norm; /* of this step: determines the shares of the next */
 
     tam_cuda_turn *turn; /* of the next step: written here */

@@ -18,12 +18,12 @@ static const tam_cuda_whole *whole_of(const tam_cuda_step *first) {
 /* Priorities. While backward computes the gradients of later buckets, we should not delay it:
  * compression takes what is left. Messages must not wait behind the blocks of backward, since every
  * other rank waits for them; they are few blocks and hardly delay anything. */
-static tamis_status open_streams(tam_cuda_round *r, tam_cuda_urgency urgency) {
+static tamis_status open_streams(tam_cuda_round *r, const tam_cuda_kind *kind) {
     cudaEvent_t *events[] = {&r->given, &r->sealed, &r->ready, &r->done, &r->fork, &r->merge};
     TAM_TRY(tam_cuda_lane_open(&r->lane));
     r->travel = r->lane.stream;
-    if (r->nbuckets > 1)
-        TAM_TRY(tam_cuda_stream_open(urgency, &r->travel));
+    if (r->nbuckets > 1 && !kind->alone)
+        TAM_TRY(tam_cuda_stream_open(kind->urgency, &r->travel));
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         TAM_TRY(tam_cuda_event_open(events[i]));
     return TAMIS_OK;
@@ -69,7 +69,7 @@ tamis_status tam_cuda_round_open(tam_cuda_step *first) {
     r->shares.nbuckets = r->nbuckets;
     r->shares.by_norm = whole->by_norm;
     r->shares.k = whole->k;
-    TAM_TRY(open_streams(r, first->kind->urgency));
+    TAM_TRY(open_streams(r, first->kind));
     r->lane.timeout_ns = first->plan.timeout_ns;
     TAM_TRY(take_memory(r));
     if (r->nbuckets == 1)
@@ -83,13 +83,13 @@ static tamis_status take_result(tam_cuda_round *r) {
     size_t entries = 0;
     void *memory = NULL;
     for (uint32_t b = 0; b < r->nbuckets; b++)
-        entries += r->steps[b]->plan.union_max;
+        entries += r->steps[b]->result_max;
     if (r->nbuckets == 1 || entries == 0)
         return TAMIS_OK;
     TAM_TRY(tam_cuda_alloc(entries * (sizeof(uint32_t) + sizeof(float)), "the result", &memory));
     r->result = memory;
     for (uint32_t b = 0; b < r->nbuckets; b++) {
-        tam_cuda_exchange *x = &r->steps[b]->exchange;
+        tam_cuda_exchange *x = r->steps[b]->outcome;
         x->all_indices = memory;
         x->all_values = (float *)(x->all_indices + entries);
     }
@@ -101,7 +101,7 @@ static tamis_status complete(tam_cuda_round *r) {
     TAM_TRY(take_result(r));
     for (uint32_t b = 0; b < r->nbuckets; b++) {
         const tam_cuda_step *s = r->steps[b];
-        TAM_TRY(tam_cuda_lane_write(&r->lane, &s->exchange, sizeof s->exchange, &r->exchanges[b]));
+        TAM_TRY(tam_cuda_lane_write(&r->lane, s->outcome, sizeof *s->outcome, &r->exchanges[b]));
         TAM_TRY(tam_cuda_lane_write(&r->lane, &s->control, sizeof s->control, &r->controls[b]));
     }
     return TAMIS_OK;

@@ -16,10 +16,6 @@
 #include "kernels/cuda/step.h"
 #include "lib/base/base.h"
 
-static bool is_several(const tam_cuda_step *s) {
-    return s->round->nbuckets > 1;
-}
-
 /* -- the target ------------------------------------------------------------------------------- */
 
 static tamis_status find_capture(void *stream, bool *captured) {
@@ -36,7 +32,7 @@ static tamis_status find_capture(void *stream, bool *captured) {
 /* Send the pointers of the segments as parameters of launches: memory to copy from would have to
  * stay unchanged until the device reads it, and a graph of the caller keeps the parameters. */
 static tamis_status send_pointers(tam_cuda_step *s, void *const *from, uint32_t by) {
-    uint32_t count = s->device->nsegments;
+    uint32_t count = s->whole->nsegments;
     for (uint32_t at = 0; at < count; at += TAM_POINTERS) {
         uint32_t length = count - at < TAM_POINTERS ? count - at : TAM_POINTERS;
         TAM_CUDA_LAUNCH(
@@ -47,7 +43,7 @@ static tamis_status send_pointers(tam_cuda_step *s, void *const *from, uint32_t 
 
 /* Pointers of steps that the host launches seldom change: send them only then. */
 static tamis_status renew_pointers(tam_cuda_step *s, void *const *from, uint32_t by) {
-    size_t bytes = s->device->nsegments * sizeof from[0];
+    size_t bytes = s->whole->nsegments * sizeof from[0];
     if (by == TAM_CUDA_BY_CALLER)
         return send_pointers(s, from, by);
     if (memcmp(s->grads_now, from, bytes) == 0)
@@ -58,7 +54,7 @@ static tamis_status renew_pointers(tam_cuda_step *s, void *const *from, uint32_t
 }
 
 static tam_cuda_accumulate target_of(const tam_cuda_step *s, uint32_t by) {
-    const tam_cuda_device *d = s->device;
+    const tam_cuda_device *d = s->whole;
     return (tam_cuda_accumulate){
         .grid = d->grid,
         .acc = s->exchange.acc,
@@ -113,7 +109,7 @@ static tamis_status enqueue_part(tam_cuda_step *s, int part, tam_cuda_enqueue en
     if (part == 1)
         return carry(s, enqueue, context);
     TAM_TRY(s->kind->begin(s));
-    return is_several(s) ? TAMIS_OK : carry(s, enqueue, context);
+    return tam_cuda_is_split(s) ? TAMIS_OK : carry(s, enqueue, context);
 }
 
 static cudaStream_t stream_of(const tam_cuda_step *s, int part) {
@@ -140,7 +136,7 @@ static tamis_status launch_parts(tam_cuda_step *s, tam_cuda_enqueue enqueue, voi
                                  uint32_t by) {
     tam_cuda_round *r = s->round;
     TAM_TRY(launch_traced(s, 0, enqueue, context, by));
-    if (!is_several(s))
+    if (!tam_cuda_is_split(s))
         return TAMIS_OK;
     TAM_TRY(tam_cuda_follow(r->travel, r->lane.stream, r->sealed));
     return launch_traced(s, 1, enqueue, context, by);
@@ -193,7 +189,7 @@ static tamis_status capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *co
     cudaError_t error = cudaSuccess;
     for (uint32_t b = 0; b < r->nbuckets; b++)
         r->steps[b]->target = target_of(r->steps[b], TAM_CUDA_BY_HOST);
-    int parts = is_several(s) ? 2 : 1;
+    int parts = tam_cuda_is_split(s) ? 2 : 1;
     for (int part = 0; part < parts && error == cudaSuccess && status == TAMIS_OK; part++)
         error = capture_part(s, part, enqueue, context, &status);
     if (error != cudaSuccess)
@@ -217,7 +213,7 @@ tamis_status tam_cuda_step_capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, v
 /* The lane waits for the previous step: its settle and control are on `travel`. */
 static tamis_status await_step_before(tam_cuda_step *s) {
     tam_cuda_round *r = s->round;
-    if (is_several(s) && r->begun == 0)
+    if (tam_cuda_is_split(s) && r->begun == 0)
         TAM_CUDA_TRY(cudaStreamWaitEvent(r->lane.stream, r->done, 0), "following the step before");
     return TAMIS_OK;
 }

@@ -6,69 +6,10 @@
 #include "kernels/cuda/slots.cuh"
 
 #include "kernels/cuda/gradient.cuh"
-#include "lib/base/tree.h"
+#include "kernels/cuda/sums.cuh"
 #include "lib/policy/bucket.h"
 
 /* -- add -------------------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ bool absent(float x) {
-    return tam_bits_of(x) == TAM_CUDA_ABSENT;
-}
-
-/* Tests explicitly: an addition does not preserve the bits of a NaN. */
-static __device__ __forceinline__ float add(float sum, float x) {
-    return absent(sum) || absent(x) ? __uint_as_float(TAM_CUDA_ABSENT) : __fadd_rn(sum, x);
-}
-
-static __device__ __forceinline__ float4 add(float4 a, float4 b) {
-    return make_float4(add(a.x, b.x), add(a.y, b.y), add(a.z, b.z), add(a.w, b.w));
-}
-
-/* What the ranks gave for the own share, four entries at a time. */
-struct given {
-    const float4 *first; /* of rank 0; those of the others lie `share` apart */
-    uint64_t share;
-    uint32_t nranks, own; /* own: tam_tree_own(nranks) */
-};
-
-/* The sum of a subtree of 2^LEVEL places, in registers. Of two neighbours only the second can be a
- * place without a rank, so no larger subtree is empty. */
-template <uint32_t LEVEL>
-static __device__ __forceinline__ float4 add_subtree(const given &g, uint64_t at, uint32_t place) {
-    if constexpr (LEVEL == 0) {
-        uint32_t rank = place < g.own ? place : (place + g.own) / 2;
-        return g.first[rank * g.share + at];
-    } else {
-        float4 sum = add_subtree<LEVEL - 1>(g, at, place);
-        if (LEVEL == 1 && place >= g.own)
-            return sum;
-        return add(sum, add_subtree<LEVEL - 1>(g, at, place + (1u << (LEVEL - 1))));
-    }
-}
-
-/* Subtrees of eight places, from a stack of partial sums: where a binary counter of them carries,
- * two are added. */
-static __device__ float4 add_many(const given &g, uint64_t at) {
-    float4 parts[TAM_TREE_PARTS];
-    uint32_t places = 2 * g.nranks - g.own, count = 0;
-    for (uint32_t eighth = 0; eighth < places / 8; eighth++) {
-        float4 sum = add_subtree<3>(g, at, 8 * eighth);
-        for (uint32_t carry = eighth; carry % 2 == 1; carry /= 2)
-            sum = add(parts[--count], sum);
-        parts[count++] = sum;
-    }
-    return parts[0];
-}
-
-static __device__ __forceinline__ float4 add_ranks(const given &g, uint64_t at) {
-    if (g.nranks == 1)
-        return add_subtree<0>(g, at, 0);
-    if (g.nranks == 2)
-        return add_subtree<1>(g, at, 0);
-    if (g.nranks <= 4)
-        return add_subtree<2>(g, at, 0);
-    return g.nranks <= 8 ? add_subtree<3>(g, at, 0) : add_many(g, at);
-}
 
 /* Write the sums to their place among the values, which have been sent by now, and mark the rest
  * absent, where the sums of the other ranks must arrive. */
@@ -76,11 +17,11 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_shares(const tam
     float4 *values = reinterpret_cast<float4 *>(x.values);
     float a = __uint_as_float(TAM_CUDA_ABSENT);
     uint64_t share = x.share / 4, mine = x.slots.rank * share;
-    given g = {reinterpret_cast<const float4 *>(x.shares), share, x.slots.nranks,
-               tam_tree_own(x.slots.nranks)};
+    tam_given g = {reinterpret_cast<const float4 *>(x.shares), share, x.slots.nranks,
+                   tam_tree_own(x.slots.nranks)};
     for (uint64_t i = tam_thread_of_grid(); i < share * x.slots.nranks; i += tam_threads_of_grid())
         values[i] =
-            i >= mine && i < mine + share ? add_ranks(g, i - mine) : make_float4(a, a, a, a);
+            i >= mine && i < mine + share ? tam_add_ranks(g, i - mine) : make_float4(a, a, a, a);
 }
 
 /* -- decide: for all buckets ------------------------------------------------------------------ */
@@ -90,7 +31,7 @@ struct council {
     unsigned long long picked, deferred, candidates, nonfinite, bad;
     uint32_t rescans, picked_max;
     uint32_t refused;       /* the first bucket whose slots or sums are refused, or nbuckets */
-    uint32_t met_nonfinite; /* the first rank whose gradient was not finite, or nranks */
+    uint32_t met_nonfinite; /* the first rank whose gradient was not finite, or UINT32_MAX */
     uint32_t counts[TAM_BUCKETS_MAX];
     double squares[TAM_BUCKETS_MAX], own[TAM_BUCKETS_MAX], sums[TAM_BUCKETS_MAX];
 };
@@ -114,11 +55,21 @@ static __device__ void add_verdict(const tam_cuda_exchange &x, uint32_t b, counc
     all->sums[b] = v->all_sum;
 }
 
-/* Entries that rank r sent in all buckets. Arbitrary if its slots are refused. */
-static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t r) {
+/* Ranks that the slots tell of. Those of a node's results hold what each rank of their column
+ * picked. */
+static __device__ uint32_t ranks_of(const tam_cuda_slots &s) {
+    return s.nwords > 0 ? (s.nwords - 1) * s.nranks : s.nranks;
+}
+
+static __device__ uint32_t picks_of(const tam_cuda_slots &s, uint32_t rank) {
+    return s.nwords > 0 ? tam_words_of(s, rank % s.nranks)[rank / s.nranks] : tam_count_of(s, rank);
+}
+
+/* Entries that a rank sent in all buckets. Arbitrary if its slots are refused. */
+static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t rank) {
     uint32_t count = 0;
     for (uint32_t b = 0; b < x.nbuckets; b++)
-        count += tam_count_of(x.all[b].slots, r);
+        count += picks_of(x.all[b].slots, rank);
     return count;
 }
 
@@ -159,7 +110,7 @@ static __device__ void conclude(const tam_cuda_exchange &x, const council &all) 
         verdict->rank = why->rank;
         return;
     }
-    if (all.met_nonfinite < x.slots.nranks) {
+    if (all.met_nonfinite < UINT32_MAX) {
         verdict->status = TAMIS_E_NONFINITE;
         verdict->rank = all.met_nonfinite;
         return;
@@ -187,12 +138,12 @@ static __device__ void decide(const tam_cuda_exchange &x) {
     if (b == 0) {
         all = council();
         all.refused = x.nbuckets;
-        all.met_nonfinite = x.slots.nranks;
+        all.met_nonfinite = UINT32_MAX;
     }
     __syncthreads();
     if (b < x.nbuckets)
         add_verdict(x, b, &all);
-    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS)
+    for (uint32_t r = threadIdx.x; r < ranks_of(x.slots); r += TAM_BLOCK_THREADS)
         atomicMax(&all.picked_max, count_of(x, r));
     __syncthreads();
     if (b == 0)
@@ -230,7 +181,7 @@ static __device__ void survey_piece(const tam_cuda_exchange &x, uint64_t piece, 
     for (uint64_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
         float sum = x.values[i];
         seen->bad += !stays_finite(sum, x.divisor);
-        seen->incomplete = seen->incomplete || absent(sum);
+        seen->incomplete = seen->incomplete || tam_absent(sum);
         squares += (double)sum * sum;
         float error = x.rounded.blocks > 0 ? x.errors[i] : 0.0f;
         kept += (double)error * error;
@@ -278,10 +229,10 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cud
     if (threadIdx.x == 0 && x.scratch->absent) {
         verdict->status = TAMIS_E_PROTOCOL;
         verdict->refused = TAM_REFUSED_ABSENT;
-        verdict->rank = x.slots.rank;
+        verdict->rank = tam_rank_of(x.slots, x.slots.rank);
     }
     __syncthreads();
-    if (x.bucket == x.nbuckets - 1)
+    if (x.decides)
         decide(x);
 }
 
@@ -321,11 +272,12 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
         uint32_t index = x.indices[i];
         float value = x.values[i];
         bool finite = stays_finite(value, divisor);
-        if (!finite)
+        if (!finite && x.acc)
             leave(x, index, 0.0f);
         if (!applied)
             continue;
-        leave_given(x, (uint32_t)i, index, finite);
+        if (x.acc)
+            leave_given(x, (uint32_t)i, index, finite);
         value = __fdiv_rn(finite ? value : 0.0f, divisor);
         x.values[i] = value;
         if (x.all_indices) {

@@ -57,29 +57,20 @@ static __device__ __forceinline__ void sum_codes(const tam_cuda_exchange &x, uin
         tam_add64(&x.scratch->sent, sum);
 }
 
-static __device__ __forceinline__ tam_head_due due_of(const tam_cuda_exchange &x, uint32_t r) {
-    tam_head_due due = {x.ledger->config, x.turn->step, x.ledger->last_result, r, x.slots.capacity};
-    return due;
-}
-
-static __device__ __forceinline__ uint32_t at_most_32_bits(uint64_t count) {
-    return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
-}
-
 static __device__ __forceinline__ void fill_tallies(const tam_cuda_exchange &x, float *tallies) {
     const tam_cuda_picked *picked = x.picked;
     bool known = x.turn->listed && x.found->complete;
     tam_tally_count(tallies, TAM_TALLY_DEFERRED, picked->deferred);
     tam_tally_count(tallies, TAM_TALLY_CANDIDATES, known ? (uint32_t)x.found->total : 0);
     tam_tally_count(tallies, TAM_TALLY_NONFINITE,
-                    at_most_32_bits(x.found->nonfinite + x.ledger->early.nonfinite));
+                    tam_at_most_32_bits(x.found->nonfinite + x.ledger->early.nonfinite));
     tallies[TAM_TALLY_UNKNOWN] = known ? 0.0f : 1.0f;
     tallies[TAM_TALLY_RESCANS] = picked->rescanned ? 1.0f : 0.0f;
 }
 
 static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, tam_head *h) {
     const tam_cuda_picked *picked = x.picked;
-    const tam_head_due due = due_of(x, x.slots.rank);
+    const tam_head_due due = tam_due_of(x, x.slots.rank);
     bool key = picked->count > 0 && picked->key > 0 && picked->key < TAM_INFINITE_BITS;
     bool bad = x.found->nonfinite + x.ledger->early.nonfinite > 0;
     tam_head own = {};
@@ -92,25 +83,20 @@ static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, t
     *h = own;
 }
 
-/* Clear the slots of the last step: what this step's gather does not overwrite must not look valid.
- */
-static __device__ __forceinline__ void forget_slots(const tam_cuda_exchange &x) {
-    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
-        if (r != x.slots.rank)
-            tam_header_of(x.slots, r)->turn = 0; /* not sealed */
-    }
-}
-
-/* A broken exchange stays broken: it keeps the verdict of the step that broke it. */
+/* A broken exchange stays broken: it keeps the verdict of the step that broke it. A gradient of the
+ * node that was damaged breaks it, too: scratch.damaged, with the rank that it came from. */
 static __device__ __forceinline__ void open_verdict(const tam_cuda_exchange &x, double squares) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     verdict->step = x.turn->step;
     verdict->picked_sum = squares;
-    if (x.turn->broken == 0)
-        return;
-    verdict->status = x.turn->broken;
-    verdict->refused = x.common->refused;
-    verdict->rank = x.common->rank;
+    if (x.turn->broken) {
+        verdict->status = x.turn->broken;
+        verdict->refused = x.common->refused;
+        verdict->rank = x.common->rank;
+    } else if (x.scratch->damaged) {
+        verdict->status = TAMIS_E_PROTOCOL;
+        verdict->refused = TAM_REFUSED_GRADIENT;
+    }
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_exchange x) {
@@ -122,7 +108,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_
         sum_codes(x, piece);
     if (!tam_last_block(&x.scratch->sealed))
         return;
-    forget_slots(x);
+    tam_forget_slots(x);
     tam_head *h = tam_header_of(x.slots, x.slots.rank);
     float *tallies = tam_tallies_of(x.slots, x.slots.rank);
     for (uint32_t g = threadIdx.x; g < x.slots.nstats; g += TAM_BLOCK_THREADS)
@@ -136,9 +122,11 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_
     __syncthreads();
     uint64_t head = tam_block_sum(tam_share_of_head(x.slots, x.slots.rank));
     if (threadIdx.x == 0) {
-        const tam_head_due due = due_of(x, x.slots.rank);
+        const tam_head_due due = tam_due_of(x, x.slots.rank);
         uint64_t list = tam_is_packed(x.slots) ? 0 : x.picked->checksum;
         h->check = tam_head_check_of(&due, head + list + x.scratch->sent);
+        if (x.scratch->damaged)
+            h->turn = 0; /* not sealed: the other ranks refuse it */
     }
 }
 
@@ -224,7 +212,7 @@ static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint3
     const uint32_t *list = tam_indices_of(x.slots, r);
     uint32_t count = tam_count_of(x.slots, r), begin = piece * TAM_PIECE, faults = 0;
     uint32_t end = begin + TAM_PIECE < count ? begin + TAM_PIECE : count;
-    uint32_t part = tam_scheme_part(x.scheme, x.turn->step, r, x.slots.nranks);
+    uint32_t part = x.still ? r : tam_scheme_part(x.scheme, x.turn->step, r, x.slots.nranks);
     if (piece > 0 && begin >= count && !tam_is_packed(x.slots)) /* all threads alike */
         return;
     uint64_t sum = piece == 0 ? tam_share_of_head(x.slots, r) : 0;
@@ -245,7 +233,7 @@ static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint3
 static __device__ tam_refusal refuse(const tam_cuda_exchange &x, uint32_t r) {
     const tam_head *h = tam_header_of(x.slots, r);
     const tam_cuda_tally *tally = &x.tallies[r];
-    const tam_head_due due = due_of(x, r);
+    const tam_head_due due = tam_due_of(x, r);
     tam_refusal why = tam_head_check(h, &due);
     if (why != TAM_REFUSED_NOTHING)
         return why;
@@ -267,9 +255,14 @@ static __device__ tam_refusal refuse(const tam_cuda_exchange &x, uint32_t r) {
 struct totals {
     unsigned long long picked, candidates, deferred, nonfinite;
     uint32_t unknown, rescans;
-    uint32_t refused;       /* the first rank whose slot is refused, or nranks */
-    uint32_t met_nonfinite; /* the first rank that found NaN or Inf, or nranks */
+    uint32_t refused;       /* the first rank here whose slot is refused, or nranks */
+    uint32_t met_nonfinite; /* the first of the communicator that found NaN or Inf, or UINT32_MAX */
 };
+
+/* Results of slices: the first rank of the first node whose sum was not finite. */
+static __device__ uint32_t who_met_nonfinite(const tam_cuda_slots &s, uint32_t r) {
+    return s.nwords > 0 ? tam_words_of(s, r)[s.nwords - 1] * s.nranks : tam_rank_of(s, r);
+}
 
 static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals *all) {
     const tam_head *h = tam_header_of(x.slots, r);
@@ -278,11 +271,10 @@ static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals
     if (refuse(x, r))
         atomicMin(&all->refused, r);
     if (tam_head_flags(h) & TAM_HEAD_NONFINITE)
-        atomicMin(&all->met_nonfinite, r);
+        atomicMin(&all->met_nonfinite, who_met_nonfinite(x.slots, r));
     if (tallies[TAM_TALLY_UNKNOWN] > 0.0f)
         atomicOr(&all->unknown, 1u);
-    if (tallies[TAM_TALLY_RESCANS] > 0.0f)
-        atomicAdd(&all->rescans, 1u);
+    atomicAdd(&all->rescans, (uint32_t)tam_tally_whole(tallies[TAM_TALLY_RESCANS]));
     atomicAdd(&all->picked, h->count + deferred);
     atomicAdd(&all->deferred, deferred);
     atomicAdd(&all->candidates,
@@ -301,8 +293,8 @@ static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
     if (all.refused < x.slots.nranks) {
         verdict->status = TAMIS_E_PROTOCOL;
         verdict->refused = refuse(x, all.refused);
-        verdict->rank = all.refused;
-    } else if (all.met_nonfinite < x.slots.nranks && x.nonfinite != TAMIS_NONFINITE_DROP) {
+        verdict->rank = tam_rank_of(x.slots, all.refused);
+    } else if (all.met_nonfinite < UINT32_MAX && x.nonfinite != TAMIS_NONFINITE_DROP) {
         verdict->status = TAMIS_E_NONFINITE;
         verdict->rank = all.met_nonfinite;
     }
@@ -313,7 +305,7 @@ static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_cuda_exchange x) {
     __shared__ totals all;
     uint32_t pieces = tam_pieces_of(tam_slot_words(x.slots));
-    if (x.turn->broken)
+    if (x.scratch->verdict.status != TAMIS_OK) /* as the slot was sealed: broken */
         return;
     for (uint64_t i = blockIdx.x; i < (uint64_t)pieces * x.slots.nranks; i += gridDim.x)
         check_piece(x, (uint32_t)(i / pieces), (uint32_t)(i % pieces));
@@ -322,7 +314,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_c
         return;
     if (threadIdx.x == 0) {
         all = totals();
-        all.refused = all.met_nonfinite = x.slots.nranks;
+        all.refused = x.slots.nranks;
+        all.met_nonfinite = UINT32_MAX;
     }
     __syncthreads();
     for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS)

@@ -22,7 +22,17 @@ static __device__ __forceinline__ float *tam_tallies_of(const tam_cuda_slots &s,
 }
 
 static __device__ __forceinline__ size_t tam_slot_head_bytes(const tam_cuda_slots &s) {
-    return tam_head_bytes(TAM_TALLIES + s.nstats);
+    return tam_head_bytes(TAM_TALLIES + s.nstats + s.nwords);
+}
+
+/** A rank of the communicator. */
+static __device__ __forceinline__ uint32_t tam_rank_of(const tam_cuda_slots &s, uint32_t r) {
+    return s.first + r * s.stride;
+}
+
+/** Behind the tallies. */
+static __device__ __forceinline__ uint32_t *tam_words_of(const tam_cuda_slots &s, uint32_t r) {
+    return reinterpret_cast<uint32_t *>(tam_tallies_of(s, r) + TAM_TALLIES + s.nstats);
 }
 
 TAM_SHARED bool tam_is_packed(const tam_cuda_slots &s) {
@@ -101,6 +111,25 @@ static __device__ __forceinline__ uint64_t tam_share_of_head(const tam_cuda_slot
     for (uint32_t i = threadIdx.x; i < nwords; i += TAM_BLOCK_THREADS)
         sum += tam_sum_word(TAM_SUM_HEAD, i, i == hole ? 0 : words[i]);
     return sum;
+}
+
+/** What the head of rank r must say. */
+static __device__ __forceinline__ tam_head_due tam_due_of(const tam_cuda_exchange &x, uint32_t r) {
+    tam_head_due due = {x.ledger->config, x.turn->step, x.ledger->last_result, r, x.slots.capacity};
+    return due;
+}
+
+/** Clear the slots of the last step: what this step's gather does not overwrite must not look
+ * valid. All threads of a block. */
+static __device__ __forceinline__ void tam_forget_slots(const tam_cuda_exchange &x) {
+    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+        if (r != x.slots.rank)
+            tam_header_of(x.slots, r)->turn = 0; /* not sealed */
+    }
+}
+
+static __device__ __forceinline__ uint32_t tam_at_most_32_bits(uint64_t count) {
+    return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
 }
 
 /** Host: one block for each of `count` tasks, up to job->blocks. */

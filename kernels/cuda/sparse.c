@@ -7,6 +7,7 @@
 #include "lib/base/base.h"
 #include "lib/base/index_code.h"
 #include "lib/base/wire_type.h"
+#include "lib/policy/rules.h"
 #include "lib/policy/slices.h"
 
 /* -- memory ----------------------------------------------------------------------------------- */
@@ -59,6 +60,8 @@ static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
         .bytes = tam_head_bytes(TAM_TALLIES + plan->nstats) + room + tam_head_round(values),
         .rank = plan->rank,
         .nranks = plan->nranks,
+        .first = plan->among.first,
+        .stride = plan->among.count > 0 ? plan->among.stride : 1,
         .nstats = plan->nstats,
         .capacity = plan->slot_capacity,
         .index_bytes = room,
@@ -107,6 +110,7 @@ static void describe(tam_cuda_step *s, float *acc) {
         .found = d->found,
         .picked = d->picked,
         .group_sums = d->group_sums,
+        .nsums = d->grid.ngroups,
         .acc = acc,
         .share = share,
         .room = share > 0 ? share * plan->nranks : plan->union_max,
@@ -116,8 +120,11 @@ static void describe(tam_cuda_step *s, float *acc) {
         .grid = d->grid,
         .scheme = plan->control->scheme,
         .over = plan->control->over,
+        .slice = plan->node ? plan->node->own : (tam_cuda_span){0, (uint32_t)d->grid.n},
+        .whole = plan->node ? plan->node->grid->n : d->grid.n,
         .quota = plan->quota,
     };
+    s->result_max = plan->union_max;
 }
 
 /* Lists beside the slots, which hold their codes. */
@@ -187,7 +194,7 @@ static void take_control(tam_cuda_step *s, tam_cuda_arena *arena) {
     c->cuts = tam_cuda_take(arena, s->plan.nranks, sizeof c->cuts[0]);
 }
 
-static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
+void tam_cuda_sparse_take(tam_cuda_step *s, tam_cuda_arena *arena) {
     take_exchange(s, arena);
     take_control(s, arena);
 }
@@ -205,17 +212,20 @@ static void find_first_chunks(const tam_grid *grid, uint32_t nranges, uint32_t *
     first_chunk[nranges] = chunk - 1;
 }
 
-static tamis_status upload(tam_cuda_step *s) {
-    uint32_t nranges = s->exchange.ranges.count;
-    uint32_t *first_chunk = tam_alloc_array((size_t)nranges + 1, sizeof first_chunk[0]);
-    if (!first_chunk)
+tamis_status tam_cuda_sparse_ranges(const tam_cuda_step *s, const tam_grid *grid, uint32_t nranges,
+                                    uint32_t *first_chunk) {
+    uint32_t *found = tam_alloc_array((size_t)nranges + 1, sizeof found[0]);
+    if (!found)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u ranges", nranges);
-    find_first_chunks(s->plan.grid, nranges, first_chunk);
-    tamis_status status =
-        tam_cuda_lane_write(&s->round->lane, first_chunk,
-                            ((size_t)nranges + 1) * sizeof first_chunk[0], s->first_chunk);
-    tam_free(first_chunk);
-    TAM_TRY(status);
+    find_first_chunks(grid, nranges, found);
+    tamis_status status = tam_cuda_lane_write(&s->round->lane, found,
+                                              ((size_t)nranges + 1) * sizeof found[0], first_chunk);
+    tam_free(found);
+    return status;
+}
+
+static tamis_status upload(tam_cuda_step *s) {
+    TAM_TRY(tam_cuda_sparse_ranges(s, s->plan.grid, s->exchange.ranges.count, s->first_chunk));
     if (s->parts)
         TAM_TRY(tam_cuda_lane_write(&s->round->lane, s->plan.format.parts,
                                     s->plan.nranks * sizeof s->parts[0], s->parts));
@@ -235,7 +245,7 @@ static void describe_mail(tam_cuda_step *s) {
     s->mail.shares = q->came;
 }
 
-static tamis_status fill(tam_cuda_step *s) {
+tamis_status tam_cuda_sparse_fill(tam_cuda_step *s) {
     s->control.indices = s->exchange.indices;
     s->control.verdict = &s->exchange.scratch->verdict;
     s->control.slots = s->exchange.slots;
@@ -247,7 +257,7 @@ static tamis_status fill(tam_cuda_step *s) {
 
 /* -- state ------------------------------------------------------------------------------------ */
 
-static tamis_status load(tam_cuda_step *s, uint64_t number) {
+tamis_status tam_cuda_sparse_load(tam_cuda_step *s, uint64_t number) {
     const tam_control *c = s->plan.control;
     tam_cuda_control *mine = &s->control;
     const tam_cuda_lane *lane = &s->round->lane;
@@ -255,19 +265,24 @@ static tamis_status load(tam_cuda_step *s, uint64_t number) {
     TAM_TRY(tam_cuda_lane_write(lane, &c->state, sizeof c->state, mine->state));
     TAM_TRY(
         tam_cuda_lane_write(lane, c->levels, c->grid->ngroups * sizeof c->levels[0], mine->levels));
-    TAM_TRY(tam_cuda_lane_write(lane, &c->k, sizeof c->k, mine->k));
     TAM_TRY(tam_cuda_lane_write(lane, &turn, sizeof turn, mine->turn));
     TAM_CUDA_LAUNCH(tam_launch_prepare(mine, number, lane->stream));
     return TAMIS_OK;
 }
 
-static tamis_status save(tam_cuda_step *s) {
+/* Of the bucket's k, what thresholds are learned for. */
+static uint64_t aim_of(const tam_cuda_control *c, uint64_t k) {
+    uint64_t part = tam_rule_pick(k, c->whole, c->slice.before, c->slice.upto);
+    return part > 0 ? part : 1;
+}
+
+tamis_status tam_cuda_sparse_save(tam_cuda_step *s, const tam_cuda_past *past) {
     tam_control *c = s->plan.control;
     const tam_cuda_lane *lane = &s->round->lane;
     TAM_TRY(tam_cuda_lane_read(lane, s->control.levels, c->grid->ngroups * sizeof c->levels[0],
                                c->levels));
-    TAM_TRY(tam_cuda_lane_read(lane, s->control.k, sizeof c->k, &c->k));
     TAM_TRY(tam_cuda_lane_read(lane, s->control.state, sizeof c->state, &c->state));
+    c->k = aim_of(&s->control, past->k);
     tam_control_prepare(c);
     return TAMIS_OK;
 }
@@ -283,7 +298,14 @@ static uint32_t *own_list(const tam_cuda_step *s) {
     return (uint32_t *)(void *)(own + tam_head_bytes(TAM_TALLIES + slots->nstats));
 }
 
-static tamis_status begin(tam_cuda_step *s) {
+tamis_status tam_cuda_sparse_reset(tam_cuda_step *s) {
+    const tam_cuda_device *d = s->device;
+    TAM_CUDA_LAUNCH(tam_launch_reset(d->found, d->select, d->picked, tam_cuda_step_scratch(s),
+                                     s->round->lane.stream));
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_sparse_pick(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
     const tam_cuda_device *d = s->device;
     void *stream = s->round->lane.stream;
     tam_cuda_cut cut = {
@@ -300,15 +322,18 @@ static tamis_status begin(tam_cuda_step *s) {
         .indices = own_list(s),
         .picked = d->picked,
     };
-    TAM_CUDA_LAUNCH(
-        tam_launch_reset(d->found, d->select, d->picked, tam_cuda_step_scratch(s), stream));
-    TAM_CUDA_LAUNCH(tam_launch_accumulate(&s->target, stream));
-    TAM_CUDA_LAUNCH(tam_launch_collect(&s->target, stream));
+    TAM_CUDA_LAUNCH(tam_launch_accumulate(pass, stream));
+    TAM_CUDA_LAUNCH(tam_launch_collect(pass, stream));
     TAM_CUDA_LAUNCH(tam_launch_cut(&cut, stream));
     if (is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
     TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
     return TAMIS_OK;
+}
+
+static tamis_status begin(tam_cuda_step *s) {
+    TAM_TRY(tam_cuda_sparse_reset(s));
+    return tam_cuda_sparse_pick(s, &s->target);
 }
 
 tamis_status tam_cuda_step_unite(tam_cuda_step *s) {
@@ -329,7 +354,7 @@ tamis_status tam_cuda_step_add(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-static tamis_status survey(tam_cuda_step *s) {
+tamis_status tam_cuda_sparse_survey(tam_cuda_step *s) {
     if (s->exchange.rounded.blocks > 0)
         TAM_CUDA_LAUNCH(tam_launch_take(&s->exchange, tam_cuda_travel(s)));
     TAM_CUDA_LAUNCH(tam_launch_survey(&s->exchange, tam_cuda_travel(s)));
@@ -344,10 +369,10 @@ static tamis_status settle(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-static tamis_status finish(tam_cuda_step *first, uint32_t by) {
+tamis_status tam_cuda_sparse_finish(tam_cuda_step *first, uint32_t by) {
     const tam_cuda_round *r = first->round;
     TAM_CUDA_LAUNCH(tam_launch_control(r->controls, &r->shares, r->travel));
-    TAM_CUDA_LAUNCH(tam_launch_report(&first->exchange, first->control.state, r->shares.now, by,
+    TAM_CUDA_LAUNCH(tam_launch_report(first->outcome, first->control.state, r->shares.now, by,
                                       r->reports[by], r->travel));
     return TAMIS_OK;
 }
@@ -356,14 +381,14 @@ static tamis_status finish(tam_cuda_step *first, uint32_t by) {
 
 static const tam_cuda_kind sparse = {
     .urgency = TAM_CUDA_URGENT,
-    .take = take,
-    .fill = fill,
-    .load = load,
-    .save = save,
+    .take = tam_cuda_sparse_take,
+    .fill = tam_cuda_sparse_fill,
+    .load = tam_cuda_sparse_load,
+    .save = tam_cuda_sparse_save,
     .begin = begin,
-    .survey = survey,
+    .survey = tam_cuda_sparse_survey,
     .settle = settle,
-    .finish = finish,
+    .finish = tam_cuda_sparse_finish,
 };
 
 tamis_status tam_cuda_step_open(void *device, const tam_cuda_plan *plan, float *acc,
@@ -376,7 +401,12 @@ tamis_status tam_cuda_step_open(void *device, const tam_cuda_plan *plan, float *
     s->device = device;
     s->plan = *plan;
     describe(s, acc);
-    return tam_cuda_step_make(s, out);
+    tamis_status status = plan->node ? tam_cuda_node_join(s) : TAMIS_OK;
+    if (status == TAMIS_OK)
+        return tam_cuda_step_make(s, out);
+    tam_cuda_node_close(s);
+    tam_free(s);
+    return status;
 }
 
 const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *s) {
@@ -384,7 +414,7 @@ const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *s) {
 }
 
 tam_cuda_result tam_cuda_step_result(const tam_cuda_step *first) {
-    const tam_cuda_exchange *x = &first->exchange;
+    const tam_cuda_exchange *x = first->outcome;
     return (tam_cuda_result){
         .count = &x->common->verdict.count,
         .indices = x->all_indices ? x->all_indices : x->indices,

@@ -13,27 +13,43 @@
 
 /* What is cleared together: the scratch, tallies, checks of values that are rounded, and the
  * entries of ranges. */
+size_t tam_cuda_scratch_bytes(const tam_cuda_exchange *x) {
+    size_t checks = x->rounded.blocks > 0 ? 3 * sizeof(uint64_t) : 0;
+    return tam_cuda_round_up(sizeof(tam_cuda_scratch) +
+                                 x->slots.nranks * (sizeof(tam_cuda_tally) + checks) +
+                                 x->ranges.count * sizeof(uint32_t),
+                             sizeof(uint64_t));
+}
+
+unsigned char *tam_cuda_scratch_place(tam_cuda_exchange *x, unsigned char *memory) {
+    uint32_t nranks = x->slots.nranks;
+    x->scratch = (tam_cuda_scratch *)(void *)memory;
+    x->tallies = (tam_cuda_tally *)(x->scratch + 1);
+    uint64_t *checks = (uint64_t *)(x->tallies + nranks);
+    bool rounds = x->rounded.blocks > 0;
+    for (uint32_t i = 0; rounds && i < 3; i++)
+        x->rounded.checks[i] = checks + i * nranks;
+    x->ranges.entries = (uint32_t *)(checks + (rounds ? 3 * nranks : 0));
+    return memory + tam_cuda_scratch_bytes(x);
+}
+
 static size_t scratch_bytes(const tam_cuda_step *s) {
-    size_t checks = s->exchange.rounded.blocks > 0 ? 3 * sizeof(uint64_t) : 0;
-    return sizeof(tam_cuda_scratch) + s->plan.nranks * (sizeof(tam_cuda_tally) + checks) +
-           s->exchange.ranges.count * sizeof(uint32_t);
+    return tam_cuda_scratch_bytes(&s->exchange) + (s->inside ? tam_cuda_node_scratch(s) : 0);
 }
 
 static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_exchange *x = &s->exchange;
-    x->scratch = tam_cuda_take(arena, 1, scratch_bytes(s));
-    x->tallies = x->scratch ? (tam_cuda_tally *)(x->scratch + 1) : NULL;
-    uint64_t *checks = x->tallies ? (uint64_t *)(x->tallies + s->plan.nranks) : NULL;
-    for (uint32_t i = 0; checks && i < 3; i++)
-        x->rounded.checks[i] = checks + i * s->plan.nranks;
-    if (checks) /* the last of the scratch */
-        x->ranges.entries = (uint32_t *)((char *)x->scratch + scratch_bytes(s)) - x->ranges.count;
+    unsigned char *scratch = tam_cuda_take(arena, 1, scratch_bytes(s));
+    if (scratch)
+        scratch = tam_cuda_scratch_place(x, scratch);
+    if (scratch && s->inside)
+        tam_cuda_node_place(s, scratch);
     x->ledger = tam_cuda_take(arena, 1, sizeof(tam_cuda_ledger));
     s->control.turn = tam_cuda_take(arena, 1, sizeof(tam_cuda_turn));
     s->control.state = tam_cuda_take(arena, 1, sizeof(tam_control_state));
     s->sources = tam_cuda_take(arena, TAM_CUDA_LANES, sizeof s->sources[0]);
     for (int i = 0; i < TAM_CUDA_LANES; i++)
-        s->grads[i] = tam_cuda_take(arena, s->device->nsegments, sizeof s->grads[i][0]);
+        s->grads[i] = tam_cuda_take(arena, s->whole->nsegments, sizeof s->grads[i][0]);
     s->kind->take(s, arena);
 }
 
@@ -44,29 +60,36 @@ static tamis_status take_memory(tam_cuda_step *s) {
     TAM_TRY(tam_cuda_alloc(arena.used, "the exchange", &memory));
     arena = (tam_cuda_arena){.base = s->memory = memory};
     take(s, &arena);
-    s->grads_now = tam_alloc_array(s->device->nsegments, sizeof s->grads_now[0]);
+    s->grads_now = tam_alloc_array(s->whole->nsegments, sizeof s->grads_now[0]);
     if (!s->grads_now)
         return tam_fail(TAMIS_E_NOMEM, "no memory for pointers to %u segments",
-                        s->device->nsegments);
+                        s->whole->nsegments);
     return TAMIS_OK;
+}
+
+void tam_cuda_step_connect(const tam_cuda_step *s, tam_cuda_exchange *x) {
+    const tam_cuda_round *r = s->round;
+    x->turn = s->control.turn;
+    x->ledger = s->exchange.ledger;
+    x->bucket = s->plan.bucket;
+    x->nbuckets = r->nbuckets;
+    x->begin = s->plan.begin;
+    x->all = r->exchanges;
+    x->common = r->common;
 }
 
 /* Set the pointers to this bucket's parts of the round. */
 static void connect(tam_cuda_step *s) {
     const tam_cuda_round *r = s->round;
-    tam_cuda_exchange *x = &s->exchange;
-    x->turn = s->control.turn;
-    x->bucket = s->plan.bucket;
-    x->nbuckets = r->nbuckets;
-    x->begin = s->plan.begin;
-    x->all = r->exchanges;
-    x->common = s->control.common = r->common;
+    tam_cuda_step_connect(s, &s->exchange);
+    s->exchange.decides = tam_cuda_is_last(s) && !s->inside;
+    s->control.common = r->common;
     s->control.k = &r->shares.now[s->plan.bucket];
     s->control.norm = &r->shares.norms[s->plan.bucket];
 }
 
 static void name_parts(tam_cuda_step *s) {
-    const char *first = s->round->nbuckets > 1 ? "accumulate" : "step";
+    const char *first = tam_cuda_is_split(s) ? "accumulate" : "step";
     snprintf(s->names[0], sizeof s->names[0], "tamis bucket %u %s", s->plan.bucket, first);
     snprintf(s->names[1], sizeof s->names[1], "tamis bucket %u exchange", s->plan.bucket);
 }
@@ -85,6 +108,7 @@ static tamis_status fill(tam_cuda_step *s) {
 
 /* Free host memory only. */
 static void free_step(tam_cuda_step *s) {
+    tam_cuda_node_close(s);
     tam_free(s->pieces);
     tam_free(s->grads_now);
     tam_free(s);
@@ -106,6 +130,10 @@ tamis_status tam_cuda_step_make(tam_cuda_step *s, tam_cuda_step **out) {
     tamis_status status = tam_cuda_enter(s->device->device, &guard);
     if (status != TAMIS_OK)
         goto err_step;
+    if (!s->inside) {
+        s->whole = s->device;
+        s->outcome = &s->exchange;
+    }
     status = fill(s);
     if (status != TAMIS_OK)
         release(s);
@@ -163,6 +191,7 @@ static tamis_status load(tam_cuda_step *s, uint64_t config, const tam_cuda_past 
     TAM_TRY(load_common(s, past));
     TAM_TRY(tam_cuda_lane_write(lane, &ledger, sizeof ledger, s->exchange.ledger));
     TAM_TRY(tam_cuda_lane_write(lane, &past->norm, sizeof past->norm, s->control.norm));
+    TAM_TRY(tam_cuda_lane_write(lane, &past->k, sizeof past->k, s->control.k));
     TAM_TRY(s->kind->load(s, past->number));
     return tam_cuda_lane_wait(lane, "loading a state");
 }
@@ -190,7 +219,8 @@ static tamis_status save(tam_cuda_step *s, tam_cuda_past *past) {
     past->has_norms = common.has_norms != 0;
     past->match = common.match;
     TAM_TRY(tam_cuda_lane_read(lane, s->control.norm, sizeof past->norm, &past->norm));
-    return s->kind->save(s);
+    TAM_TRY(tam_cuda_lane_read(lane, s->control.k, sizeof past->k, &past->k));
+    return s->kind->save(s, past);
 }
 
 tamis_status tam_cuda_step_save(tam_cuda_step *s, tam_cuda_past *past) {
@@ -209,6 +239,10 @@ void tam_cuda_step_describe_mail(const tam_cuda_step *s, const tam_cuda_exchange
     size_t bytes = (size_t)x->share * sizeof(float);
     *out = (tam_cuda_mail){
         .stream = tam_cuda_travel(s),
+        .among = {.first = x->slots.first,
+                  .stride = x->slots.stride,
+                  .count = x->slots.nranks,
+                  .member = x->slots.rank},
         .slots = x->slots.memory,
         .slot_bytes = x->slots.bytes,
         .share_bytes = bytes,

@@ -15,14 +15,15 @@ enum { TAM_CUDA_BY_HOST, TAM_CUDA_BY_CALLER, TAM_CUDA_LANES }; /* who launches: 
 
 /** What differs between the kinds of step. */
 typedef struct tam_cuda_kind {
-    tam_cuda_urgency urgency; /* of `travel`, with several buckets */
+    bool alone;               /* one stream does everything */
+    tam_cuda_urgency urgency; /* else of `travel`, with several buckets */
     /** Take its part of the device memory; called twice, see tam_cuda_arena. */
     void (*take)(tam_cuda_step *step, tam_cuda_arena *arena);
     /** Set pointers into the memory, and what never changes. */
     tamis_status (*fill)(tam_cuda_step *step);
     /** State besides the ledger: enqueued on the lane. */
     tamis_status (*load)(tam_cuda_step *step, uint64_t number);
-    tamis_status (*save)(tam_cuda_step *step);
+    tamis_status (*save)(tam_cuda_step *step, const tam_cuda_past *past);
 
     /** Before the collectives; after them; when those of all buckets are over. */
     tamis_status (*begin)(tam_cuda_step *step);
@@ -37,8 +38,8 @@ typedef struct tam_cuda_round {
     uint32_t nbuckets;
     tam_cuda_step **steps; /* [nbuckets] */
 
-    tam_cuda_lane lane;      /* compresses; with one bucket: does everything */
-    cudaStream_t travel;     /* collectives and all that follows; with one bucket: lane.stream */
+    tam_cuda_lane lane;      /* compresses; with one bucket, and nodes: does everything */
+    cudaStream_t travel;     /* collectives and all that follows; or lane.stream */
     cudaStream_t wire;       /* dense: its collectives, beside its kernels on `travel`; or NULL */
     cudaEvent_t given;       /* recorded by the caller's stream: the gradient is ready */
     cudaEvent_t sealed;      /* the slot of a bucket can be sent */
@@ -71,16 +72,20 @@ struct tam_cuda_step {
     const tam_cuda_kind *kind;
     tam_cuda_round *round;
     tam_cuda_device *device;
+    tam_cuda_device *whole;  /* on the grid of the gradient: `device`, unless there are nodes */
+    tam_cuda_inside *inside; /* nodes; else NULL */
     tam_cuda_plan plan;
 
-    unsigned char *memory; /* device: everything below */
-    tam_cuda_exchange exchange;
-    tam_cuda_control control; /* dense: only turn and state */
-    tam_cuda_mail mail;       /* sparse */
-    tam_cuda_span *spans;     /* sparse: control.quota.spans */
-    tam_cuda_turn *nobody;    /* sparse: a turn in which no rank selects any element */
-    uint32_t *first_chunk;    /* sparse: exchange.ranges.first_chunk */
-    tam_strided *parts;       /* packed lists: exchange.slots.packed.parts */
+    unsigned char *memory;      /* device: everything below */
+    tam_cuda_exchange exchange; /* among the ranks that pick */
+    tam_cuda_exchange *outcome; /* whose result is that of the step */
+    uint32_t result_max;        /* entries of it; dense: 0 */
+    tam_cuda_control control;   /* dense: only turn and state */
+    tam_cuda_mail mail;         /* sparse */
+    tam_cuda_span *spans;       /* sparse: control.quota.spans */
+    tam_cuda_turn *nobody;      /* sparse: a turn in which no rank selects any element */
+    uint32_t *first_chunk;      /* sparse: exchange.ranges.first_chunk */
+    tam_strided *parts;         /* packed lists: exchange.slots.packed.parts */
     tam_cuda_source
         *sources; /* [TAM_CUDA_LANES] the gradient's address, for each launcher's steps */
     void **grads[TAM_CUDA_LANES]; /* [nsegments] for each launcher */
@@ -99,6 +104,13 @@ struct tam_cuda_step {
  * it. */
 tamis_status tam_cuda_step_make(tam_cuda_step *step, tam_cuda_step **out);
 
+/** Bytes of scratch of an exchange, and where its parts lie. @return the end of its memory */
+size_t tam_cuda_scratch_bytes(const tam_cuda_exchange *exchange);
+unsigned char *tam_cuda_scratch_place(tam_cuda_exchange *exchange, unsigned char *memory);
+
+/** Set the pointers of an exchange to what its step and the round own. */
+void tam_cuda_step_connect(const tam_cuda_step *step, tam_cuda_exchange *exchange);
+
 /** The scratch of a step, to be cleared when it begins. */
 tam_cuda_words tam_cuda_step_scratch(const tam_cuda_step *step);
 
@@ -106,9 +118,40 @@ tam_cuda_words tam_cuda_step_scratch(const tam_cuda_step *step);
 void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_exchange *exchange,
                                  tam_cuda_mail *out);
 
+/* sparse.c, for steps of nodes, which are sparse steps among the ranks of a column */
+
+void tam_cuda_sparse_take(tam_cuda_step *step, tam_cuda_arena *arena);
+tamis_status tam_cuda_sparse_fill(tam_cuda_step *step);
+tamis_status tam_cuda_sparse_load(tam_cuda_step *step, uint64_t number);
+tamis_status tam_cuda_sparse_save(tam_cuda_step *step, const tam_cuda_past *past);
+tamis_status tam_cuda_sparse_reset(tam_cuda_step *step);
+/** Accumulate what `pass` says, cut, seal. */
+tamis_status tam_cuda_sparse_pick(tam_cuda_step *step, const tam_cuda_accumulate *pass);
+tamis_status tam_cuda_sparse_survey(tam_cuda_step *step);
+tamis_status tam_cuda_sparse_finish(tam_cuda_step *first, uint32_t by);
+/** Write ranges.first_chunk of an exchange on this grid, in device memory. */
+tamis_status tam_cuda_sparse_ranges(const tam_cuda_step *step, const tam_grid *grid,
+                                    uint32_t nranges, uint32_t *first_chunk);
+
+/* node.c: the node's part of a step */
+
+/** A sparse step whose fields are set becomes one of a node. */
+tamis_status tam_cuda_node_join(tam_cuda_step *step);
+
+/** Its scratch, behind that of the column. */
+size_t tam_cuda_node_scratch(const tam_cuda_step *step);
+void tam_cuda_node_place(tam_cuda_step *step, unsigned char *scratch);
+/** Free host memory only. */
+void tam_cuda_node_close(tam_cuda_step *step);
+
 /** The stream of the phases between begin and finish; sparse: also of the collectives. */
 static inline cudaStream_t tam_cuda_travel(const tam_cuda_step *step) {
     return step->round->travel;
+}
+
+/** Whether what compresses and what travels have a stream each. */
+static inline bool tam_cuda_is_split(const tam_cuda_step *step) {
+    return step->round->travel != step->round->lane.stream;
 }
 
 static inline bool tam_cuda_is_last(const tam_cuda_step *step) {

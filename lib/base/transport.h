@@ -12,6 +12,7 @@
 #ifndef TAM_BASE_TRANSPORT_H
 #define TAM_BASE_TRANSPORT_H
 
+#include "lib/base/members.h"
 #include "lib/base/wire_type.h"
 
 #include <stdatomic.h>
@@ -76,14 +77,17 @@ typedef struct tam_left {
 
 /**
  * Collectives on device memory. They run in the order of `stream` and return at once; a captured
- * stream captures them. All ranks make the calls in the same order, even across streams.
+ * stream captures them. All ranks make the calls in the same order, even across streams: each among
+ * its own members, with a number of them and of bytes that is the same everywhere.
  */
 typedef struct tam_stream_transport {
-    /** As tam_transport.allgather; send may be in place, at recv + rank * bytes. */
-    tamis_status (*allgather)(void *self, const void *send, size_t bytes, void *recv, void *stream);
+    /** As tam_transport.allgather; the own part is in place, at recv + member * bytes. */
+    tamis_status (*allgather)(void *self, const tam_members *among, size_t bytes, void *recv,
+                              void *stream);
 
-    /** send[r * bytes] goes to rank r, recv[r * bytes] came from it. No overlap. */
-    tamis_status (*alltoall)(void *self, const void *send, size_t bytes, void *recv, void *stream);
+    /** send[i * bytes] goes to member i, recv[i * bytes] came from it. No overlap. */
+    tamis_status (*alltoall)(void *self, const tam_members *among, const void *send, size_t bytes,
+                             void *recv, void *stream);
 
     /** recv[i] = sum over ranks of send[i], in any order; the same bits on all. No overlap. */
     tamis_status (*allreduce)(void *self, const float *send, size_t count, float *recv,

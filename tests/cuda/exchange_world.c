@@ -106,7 +106,7 @@ static void open_step(exchange_seat *s) {
     s->acc = tam_device_cuda.alloc(s->device, bytes_of(s));
     RANK_CHECK(self, s->acc, "no memory");
     RANK_OK(self, tam_cuda_step_open(s->device, &plan, s->acc, &s->step));
-    RANK_OK(self, tam_cuda_step_load(s->step, EXCHANGE_CONFIG, &(tam_cuda_past){0}));
+    RANK_OK(self, tam_cuda_step_load(s->step, EXCHANGE_CONFIG, &(tam_cuda_past){.k = k}));
     s->mail = tam_cuda_step_mail(s->step);
     if (!t->direct)
         RANK_OK(self, tam_cuda_step_capture(s->step, exchange_enqueue, s));

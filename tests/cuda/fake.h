@@ -77,6 +77,12 @@ void fake_nccl_hang_abort(int on);
  * `to` gets from rank `from`; -1: of what all get from it. */
 void fake_nccl_flip(int from, int to, size_t bit);
 
+/** The nth message (1: the next) that rank `from` sends to rank `to` has that bit flipped. */
+void fake_nccl_flip_message(unsigned nth, int from, int to, size_t bit);
+
+/** Whether the message has been sent. */
+int fake_nccl_flipped(void);
+
 /** What ncclGetVersion says. */
 void fake_nccl_version(int version);
 

@@ -68,6 +68,16 @@ const call *find(const operation &in, kind what, int peer, size_t nth) {
     return nullptr;
 }
 
+/* With the lock held: messages of one pair of ranks come in their order. */
+void flip_message(int from, int to, char *came, size_t bytes) {
+    if (nccl.flip_message == 0 || from != nccl.flip_from || to != nccl.flip_to || bytes == 0)
+        return;
+    if (--nccl.flip_message > 0)
+        return;
+    size_t bit = nccl.flip_bit % (8 * bytes);
+    came[bit / 8] = static_cast<char>(came[bit / 8] ^ 1 << bit % 8);
+}
+
 /* Every send of a to b has its receive. @param really  else only compare */
 bool match_pair(const meeting &m, int a, int b, bool really) {
     for (size_t nth = 0;; nth++) {
@@ -77,8 +87,11 @@ bool match_pair(const meeting &m, int a, int b, bool really) {
             return !from && !to;
         if (from->count != to->count || from->type != to->type)
             return false;
-        if (really)
-            memcpy(to->recv, from->send, from->count * size_of(from->type));
+        size_t bytes = from->count * size_of(from->type);
+        if (!really)
+            continue;
+        memcpy(to->recv, from->send, bytes);
+        flip_message(a, b, to->recv, bytes);
     }
 }
 

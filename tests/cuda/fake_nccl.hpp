@@ -72,6 +72,7 @@ struct nccl_world {
     bool flips = false; /* once, in the next all-gather */
     int flip_from = 0, flip_to = 0;
     size_t flip_bit = 0;
+    unsigned flip_message = 0; /* messages up to the one that is hit; 0: none will be */
     std::condition_variable unhang;
     uint64_t random = 88172645463325252ull;
 };

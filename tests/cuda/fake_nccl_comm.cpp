@@ -216,6 +216,19 @@ void fake_nccl_hang_abort(int on) {
     nccl.unhang.notify_all();
 }
 
+void fake_nccl_flip_message(unsigned nth, int from, int to, size_t bit) {
+    guard held(nccl.lock);
+    nccl.flip_message = nth;
+    nccl.flip_from = from;
+    nccl.flip_to = to;
+    nccl.flip_bit = bit;
+}
+
+int fake_nccl_flipped(void) {
+    guard held(nccl.lock);
+    return nccl.flip_message == 0;
+}
+
 void fake_nccl_flip(int from, int to, size_t bit) {
     guard held(nccl.lock);
     nccl.flips = true;

@@ -129,14 +129,14 @@ void over_lane_close(over_lane *l) {
 
 void over_enqueue(test_rank *self, const over_lane *l, unsigned char *out) {
     const tam_stream_transport *t = self->comm->transport->stream;
+    const tam_members among = {0, 1, self->nranks, self->id};
     size_t all = self->nranks * OVER_SHARE, own = self->id * OVER_SHARE;
     unsigned char *shares = l->memory + all, *came = l->memory + 2 * all;
     RANK_CUDA(self, cudaMemcpyAsync(l->memory + own, l->given + own, OVER_SHARE,
                                     cudaMemcpyHostToDevice, l->stream));
     RANK_CUDA(self, cudaMemcpyAsync(shares, l->given, all, cudaMemcpyHostToDevice, l->stream));
-    RANK_OK(self,
-            t->allgather(self->comm->self, l->memory + own, OVER_SHARE, l->memory, l->stream));
-    RANK_OK(self, t->alltoall(self->comm->self, shares, OVER_SHARE, came, l->stream));
+    RANK_OK(self, t->allgather(self->comm->self, &among, OVER_SHARE, l->memory, l->stream));
+    RANK_OK(self, t->alltoall(self->comm->self, &among, shares, OVER_SHARE, came, l->stream));
     RANK_CUDA(self, cudaMemcpyAsync(out, l->memory, all, cudaMemcpyDeviceToHost, l->stream));
     RANK_CUDA(self, cudaMemcpyAsync(out + all, came, all, cudaMemcpyDeviceToHost, l->stream));
 }

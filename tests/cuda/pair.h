@@ -17,6 +17,8 @@ typedef struct pair_order {
     const char *scheme;
     double density, capacity;
     uint64_t bucket_length; /* 0: one bucket */
+    uint32_t ranks_per_node;
+    tamis_wire_type wire;
     tamis_share share;
     tamis_output output;
     tamis_nonfinite nonfinite;
@@ -69,7 +71,10 @@ void pair_step(pair *p, uint32_t number, pair_ready how, tamis_status expected);
 /** A micro-batch. */
 void pair_accumulate(pair *p, uint32_t number);
 
-/** Results, gradients, residuals, figures, targets of buckets: both alike. */
+/** Gradients and residuals: both alike. */
+void pair_compare_vectors(pair *p);
+
+/** These, results, figures, targets of buckets. */
 void pair_compare(pair *p);
 
 #endif

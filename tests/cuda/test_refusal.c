@@ -476,6 +476,7 @@ static void test_every_refusal_has_its_case_and_its_words(void **state) {
     uint32_t met = 1u << TAM_REFUSED_NOTHING | 1u << TAM_REFUSED_RESULT; /* see above */
     met |= 1u << TAM_REFUSED_LEADER;                                     /* the host's alone */
     met |= 1u << TAM_REFUSED_CODE;                                       /* of packed lists */
+    met |= 1u << TAM_REFUSED_GRADIENT; /* of nodes: test_nodes_life.c */
     (void)state;
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
         met |= 1u << faults[i].refused;

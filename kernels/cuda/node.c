@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A step of a bucket with nodes: a sparse step among the ranks of a column, on a slice of the sum
+ * of each node, and what happens inside the node before and behind it (node.cu).
+ *
+ *     gradient   | 0 . 0 . 0 . | 1 . 1 . 1 . | 0 . 0 . 0 . | 1 . 1 . 1 . | ...       runs of slices
+ *     piece      `------------------------------------------------------'
+ *     share 0    | 0 . 0 . 0 . 0 . 0 . 0 . | check |     to rank 0 of the node
+ *     share 1    | 1 . 1 . 1 . 1 . 1 . 1 . | check |     to rank 1
+ *
+ * All pieces but the last are equally long, so NCCL meets every size in the rehearsal. One stream
+ * does everything: collectives must come in the same order on all ranks, and those of the sum come
+ * before a bucket is compressed.
+ */
+#include "kernels/cuda/step.h"
+
+#include "lib/base/base.h"
+
+struct tam_cuda_inside {
+    tam_cuda_node plan;
+    tam_cuda_gathered sum;
+    tam_cuda_accumulate pass;  /* over the own slice of the sum */
+    tam_cuda_exchange results; /* of the slices, as lists with values of exclusive owners */
+    tam_strided *slices;       /* device: sum.slices */
+    uint32_t *first_chunk;     /* device: results.ranges.first_chunk */
+    tam_cuda_stretch *pieces;  /* host: [npieces] */
+    uint32_t npieces;
+};
+
+/* -- pieces ----------------------------------------------------------------------------------- */
+
+enum { CHECK = 4 }; /* floats at the end of a share, of which the last is its check */
+
+static uint64_t longest(const tam_cuda_node *node) {
+    uint64_t most = 0;
+    for (uint32_t g = 0; g < node->among.count; g++)
+        most = node->slices[g].length > most ? node->slices[g].length : most;
+    return most;
+}
+
+/* Positions of a piece in every slice: whole runs, and a multiple of four, so that sums are
+ * aligned. */
+static uint64_t positions_of(const tam_cuda_node *node) {
+    uint64_t turns = TAM_DENSE_PIECE / ((uint64_t)node->run * node->among.count) / 4 * 4;
+    return (turns > 0 ? turns : 4) * node->run;
+}
+
+static uint64_t share_of(uint64_t positions) {
+    return tam_cuda_round_up(positions, 4) + CHECK;
+}
+
+/* The chunks of the bucket that begin before element `end`, from chunk `first` on; tiles end where
+ * runs do. @param tile  [in,out] the first tile behind them */
+static uint32_t chunks_before(const tam_grid *grid, uint64_t end, uint32_t first, uint32_t *tile) {
+    for (; *tile < grid->ntiles && grid->tiles[*tile].begin < end; (*tile)++)
+        first += (grid->tiles[*tile].length + TAM_CHUNK - 1) / TAM_CHUNK;
+    return first;
+}
+
+static tamis_status cut_pieces(tam_cuda_inside *in) {
+    const tam_cuda_node *node = &in->plan;
+    uint64_t most = positions_of(node), length = longest(node);
+    uint32_t chunk = 0, tile = 0;
+    in->npieces = (uint32_t)((length + most - 1) / most);
+    in->pieces = tam_alloc_array(in->npieces, sizeof in->pieces[0]);
+    if (!in->pieces)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u pieces of a node's gradients",
+                        in->npieces);
+    for (uint32_t p = 0; p < in->npieces; p++) {
+        uint64_t first = p * most, left = length - first;
+        bool last = p + 1 == in->npieces;
+        uint32_t end = chunks_before(
+            node->grid, last ? node->grid->n : (first + most) * node->among.count, chunk, &tile);
+        in->pieces[p] =
+            (tam_cuda_stretch){chunk, end, (uint32_t)first, last, share_of(last ? left : most)};
+        chunk = end;
+    }
+    return TAMIS_OK;
+}
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+static tam_cuda_slots describe_slots(const tam_cuda_node *node, uint32_t nnodes) {
+    uint32_t room = (uint32_t)sizeof(uint32_t) * node->slot_capacity;
+    tam_cuda_slots slots = {
+        .rank = node->among.member,
+        .nranks = node->among.count,
+        .first = node->among.first,
+        .stride = node->among.stride,
+        .nstats = 1,          /* the norm of the slice */
+        .nwords = nnodes + 1, /* picks of each rank of the column; first node with a bad entry */
+        .capacity = node->slot_capacity,
+        .index_bytes = room,
+        .with_values = 1,
+        .wire = {.type = TAMIS_WIRE_FLOAT32, .bits = 32},
+    };
+    slots.bytes = tam_head_bytes(TAM_TALLIES + slots.nstats + slots.nwords) + room +
+                  tam_head_round(sizeof(float) * (size_t)node->slot_capacity);
+    return slots;
+}
+
+/* The column skips no step by itself. */
+static void describe(tam_cuda_step *s) {
+    tam_cuda_inside *in = s->inside;
+    const tam_cuda_node *node = &in->plan;
+    in->results = (tam_cuda_exchange){
+        .grid = s->whole->grid,
+        .slots = describe_slots(node, s->plan.nranks),
+        .ranges.count = (uint32_t)((node->grid->n + TAM_RANGE - 1) / TAM_RANGE),
+        .scheme.ownership = TAM_OWN_CYCLIC,
+        .nonfinite = s->plan.nonfinite,
+        .divisor = s->plan.divisor,
+        .blocks = s->exchange.blocks,
+        .still = true,
+        .decides = s->plan.bucket + 1 == (s->plan.whole ? s->plan.whole->nbuckets : 1),
+        .found = s->device->found,
+        .picked = s->device->picked,
+        .group_sums = s->device->group_sums,
+        .nsums = s->device->grid.ngroups,
+        .room = node->result_max,
+    };
+    in->sum = (tam_cuda_gathered){
+        .local = node->among.member,
+        .nlocal = node->among.count,
+        .first_rank = node->among.first,
+        .length = s->device->grid.n,
+    };
+    s->exchange.nonfinite = TAMIS_NONFINITE_DROP;
+    s->whole = node->device;
+    s->outcome = &in->results;
+    s->result_max = node->result_max;
+}
+
+size_t tam_cuda_node_scratch(const tam_cuda_step *s) {
+    const tam_cuda_inside *in = s->inside;
+    return tam_cuda_scratch_bytes(&in->results) + 2 * in->sum.nlocal * sizeof(uint64_t);
+}
+
+void tam_cuda_node_place(tam_cuda_step *s, unsigned char *scratch) {
+    tam_cuda_inside *in = s->inside;
+    uint64_t *checks = (uint64_t *)(void *)tam_cuda_scratch_place(&in->results, scratch);
+    in->sum.checks[0] = checks;
+    in->sum.checks[1] = checks + in->sum.nlocal;
+}
+
+static void take_results(tam_cuda_inside *in, tam_cuda_arena *arena) {
+    tam_cuda_exchange *x = &in->results;
+    size_t ranges = x->ranges.count, nlocal = x->slots.nranks;
+    x->slots.memory = tam_cuda_take(arena, nlocal, x->slots.bytes);
+    in->first_chunk = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
+    x->ranges.first_chunk = in->first_chunk;
+    x->ranges.runs = tam_cuda_take(arena, (ranges + 1) * nlocal, sizeof(uint32_t));
+    x->ranges.offsets = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
+    x->ranges.sums = tam_cuda_take(arena, ranges, sizeof(double));
+    x->indices = tam_cuda_take(arena, x->room, sizeof(uint32_t));
+    x->values = tam_cuda_take(arena, x->room, sizeof(float));
+}
+
+static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
+    tam_cuda_inside *in = s->inside;
+    tam_cuda_gathered *sum = &in->sum;
+    size_t shares = sum->nlocal * (size_t)in->pieces[0].share;
+    tam_cuda_sparse_take(s, arena);
+    take_results(in, arena);
+    in->slices = tam_cuda_take(arena, sum->nlocal, sizeof in->slices[0]);
+    sum->slices = in->slices;
+    sum->sent = tam_cuda_take(arena, shares, sizeof(float));
+    sum->came = tam_cuda_take(arena, shares, sizeof(float));
+    sum->sum = tam_cuda_take(arena, tam_cuda_round_up(sum->length, 4), sizeof(float));
+    sum->pass = tam_cuda_take(arena, 1, sizeof *sum->pass);
+}
+
+/* The pass over the slice, which finds its sum through sum.pass. */
+static tam_cuda_accumulate pass_of(const tam_cuda_step *s) {
+    const tam_cuda_device *d = s->device;
+    return (tam_cuda_accumulate){
+        .grid = d->grid,
+        .acc = s->exchange.acc,
+        .source = s->inside->sum.pass,
+        .seg_begin = d->seg_begin,
+        .type = TAMIS_DTYPE_FLOAT32,
+        .turn = s->control.turn,
+        .thresholds = s->control.thresholds,
+        .candidates = d->candidates,
+        .found = d->found,
+        .chunk_sums = d->chunk_sums,
+        .group_sums = d->group_sums,
+    };
+}
+
+static tamis_status fill(tam_cuda_step *s) {
+    tam_cuda_inside *in = s->inside;
+    const tam_cuda_node *node = &in->plan;
+    tam_cuda_step_connect(s, &in->results);
+    TAM_TRY(tam_cuda_sparse_fill(s));
+    s->control.results = in->results.slots;
+    in->pass = pass_of(s);
+    TAM_TRY(tam_cuda_lane_write(&s->round->lane, node->slices,
+                                node->among.count * sizeof node->slices[0], in->slices));
+    return tam_cuda_sparse_ranges(s, node->grid, in->results.ranges.count, in->first_chunk);
+}
+
+void tam_cuda_node_close(tam_cuda_step *s) {
+    if (s->inside)
+        tam_free(s->inside->pieces);
+    tam_free(s->inside);
+    s->inside = NULL;
+}
+
+/* -- collectives ------------------------------------------------------------------------------ */
+
+static tam_cuda_mail mail_of_piece(const tam_cuda_step *s, const tam_cuda_stretch *piece) {
+    const tam_cuda_inside *in = s->inside;
+    return (tam_cuda_mail){
+        .stream = tam_cuda_travel(s),
+        .among = in->plan.among,
+        .share_bytes = (size_t)piece->share * sizeof(float),
+        .values = (unsigned char *)in->sum.sent,
+        .shares = (unsigned char *)in->sum.came,
+    };
+}
+
+static tam_cuda_mail mail_of_results(const tam_cuda_step *s) {
+    tam_cuda_mail mail;
+    tam_cuda_step_describe_mail(s, &s->inside->results, &mail);
+    return mail;
+}
+
+uint64_t tam_cuda_node_bytes(const tam_cuda_step *s) {
+    const tam_cuda_inside *in = s->inside;
+    uint64_t bytes = in->results.slots.bytes;
+    for (uint32_t p = 0; p < in->npieces; p++)
+        bytes += in->pieces[p].share * sizeof(float);
+    return (in->plan.among.count - 1) * bytes;
+}
+
+tamis_status tam_cuda_node_rehearse(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+    const tam_cuda_inside *in = s->inside;
+    tam_cuda_mail first = mail_of_piece(s, &in->pieces[0]), results = mail_of_results(s);
+    tam_cuda_mail last = mail_of_piece(s, &in->pieces[in->npieces - 1]);
+    TAM_TRY(carry(context, &first, TAM_CUDA_SHARES));
+    TAM_TRY(carry(context, &last, TAM_CUDA_SHARES));
+    return carry(context, &results, TAM_CUDA_SLOTS);
+}
+
+/* -- phases ----------------------------------------------------------------------------------- */
+
+static tamis_status collect(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+    const tam_cuda_inside *in = s->inside;
+    void *stream = tam_cuda_travel(s);
+    for (uint32_t p = 0; p < in->npieces; p++) {
+        const tam_cuda_stretch *piece = &in->pieces[p];
+        tam_cuda_mail mail = mail_of_piece(s, piece);
+        TAM_CUDA_LAUNCH(tam_launch_node_give(&s->exchange, &in->sum, &s->target, piece, stream));
+        TAM_TRY(carry(context, &mail, TAM_CUDA_SHARES));
+        TAM_CUDA_LAUNCH(tam_launch_node_add(&s->exchange, &in->sum, &s->target, piece, stream));
+    }
+    if (s->plan.dense_output)
+        TAM_CUDA_LAUNCH(tam_launch_node_clear(&s->exchange, &s->target, stream));
+    return TAMIS_OK;
+}
+
+static tamis_status share(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+    const tam_cuda_inside *in = s->inside;
+    void *stream = tam_cuda_travel(s);
+    tam_cuda_mail mail = mail_of_results(s);
+    TAM_TRY(tam_cuda_sparse_survey(s));
+    TAM_CUDA_LAUNCH(tam_launch_node_seal(&s->exchange, &in->results, &in->sum, stream));
+    TAM_TRY(carry(context, &mail, TAM_CUDA_SLOTS));
+    TAM_CUDA_LAUNCH(tam_launch_check(&in->results, stream));
+    TAM_CUDA_LAUNCH(tam_launch_unite(&in->results, stream));
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_node_exchange(tam_cuda_step *s, tam_cuda_carry carry, tam_cuda_enqueue column,
+                                    void *context) {
+    TAM_TRY(collect(s, carry, context));
+    TAM_TRY(tam_cuda_sparse_pick(s, &s->inside->pass));
+    TAM_TRY(column(context, s));
+    return share(s, carry, context);
+}
+
+static tamis_status survey(tam_cuda_step *s) {
+    TAM_CUDA_LAUNCH(tam_launch_survey(&s->inside->results, tam_cuda_travel(s)));
+    return TAMIS_OK;
+}
+
+/* The column's result leaves the residual; that of the node is the result, whose hash stays. */
+static tamis_status settle(tam_cuda_step *s) {
+    tam_cuda_accumulate target = s->target, none = s->target;
+    none.source = NULL;
+    if (!s->plan.dense_output)
+        target.source = NULL;
+    TAM_CUDA_LAUNCH(tam_launch_settle(&s->exchange, &none, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_settle(&s->inside->results, &target, tam_cuda_travel(s)));
+    return TAMIS_OK;
+}
+
+/* -- open ------------------------------------------------------------------------------------- */
+
+static const tam_cuda_kind in_nodes = {
+    .alone = true,
+    .take = take,
+    .fill = fill,
+    .load = tam_cuda_sparse_load,
+    .save = tam_cuda_sparse_save,
+    .begin = tam_cuda_sparse_reset,
+    .survey = survey,
+    .settle = settle,
+    .finish = tam_cuda_sparse_finish,
+};
+
+static tamis_status check(const tam_cuda_plan *plan) {
+    const tam_cuda_node *node = plan->node;
+    if (plan->with_values || plan->update.moments || node->among.member >= node->among.count)
+        return tam_fail(TAMIS_E_ARGUMENT, "rank %u of the %u of a node cannot run such a step",
+                        node->among.member, node->among.count);
+    if (node->slot_capacity == 0 || node->slot_capacity > UINT32_MAX / sizeof(uint32_t))
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "the results of a slice with room for %u entries would exceed 4 GiB; "
+                        "lower the density or use smaller buckets",
+                        node->slot_capacity);
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_node_join(tam_cuda_step *s) {
+    TAM_TRY(check(&s->plan));
+    s->inside = tam_alloc(sizeof *s->inside);
+    if (!s->inside)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a step of a node");
+    s->inside->plan = *s->plan.node;
+    s->kind = &in_nodes;
+    s->whole = s->inside->plan.device;
+    describe(s);
+    return cut_pieces(s->inside);
+}

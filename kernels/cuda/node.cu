@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Inside a node: its ranks add up their gradients, each its own slice of them, before the exchange
+ * of a column, and give each other the results of their slices behind it (lib/policy/slice.h).
+ *
+ *     give     float(gradient) * scale, slice by slice
+ *              ... all-to-all of shares in the node ...
+ *     add      the sum of the own slice, in the order of lib/base/tree.h
+ *     clear    dense output: zeros into the gradient, which is in the residuals now
+ *              ... the step of the column ...
+ *     seal     what the column has summed and seen, as lists with values
+ *              ... all-gather in the node; check, unite, survey, settle ...
+ *
+ * A share ends in a check of what it holds, of step, configuration and the result of the step
+ * before, for nothing that follows would find a damaged sum: it would be the same for all.
+ */
+#include "kernels/cuda/slots.cuh"
+
+#include "kernels/cuda/sums.cuh"
+#include "kernels/cuda/widen.cuh"
+#include "lib/policy/strided.h"
+
+enum { GIVEN, CAME, CHECK = 4 }; /* tam_cuda_gathered.checks; floats behind the values of a share */
+
+static __device__ __forceinline__ uint32_t check_of(const tam_cuda_exchange &x, uint32_t from,
+                                                    const tam_cuda_stretch &piece, uint64_t sum) {
+    const tam_head_due due = {x.ledger->config, x.turn->step, x.ledger->last_result, from, 0};
+    return tam_head_check_of(&due, sum + tam_sum_word(TAM_SUM_HEAD, 0, piece.first));
+}
+
+static __device__ __forceinline__ uint32_t *check_in(float *shares, const tam_cuda_stretch &piece,
+                                                     uint32_t r) {
+    return reinterpret_cast<uint32_t *>(shares + (r + 1) * piece.share) - 1;
+}
+
+/* -- give ------------------------------------------------------------------------------------- */
+
+/* A chunk lies in one run of one slice. */
+template <typename TYPE>
+static __device__ __forceinline__ void
+give_chunk(const tam_cuda_gathered &node, const tam_cuda_accumulate &target,
+           const tam_cuda_chunk &chunk, const tam_cuda_stretch &piece, float scale) {
+    uint32_t position = (uint32_t)tam_strided_position(&node.slices[chunk.part], chunk.begin);
+    uint32_t place = position - piece.first;
+    uint64_t sum = tam_widen_chunk<TYPE, true>(
+        tam_gradient_of<typename TYPE::element>(target, chunk), chunk.length, scale, false,
+        {node.sent + chunk.part * piece.share + place, place});
+    for (int by = 16; by > 0; by /= 2)
+        sum += __shfl_down_sync(TAM_WARP, (unsigned long long)sum, by);
+    if (threadIdx.x % 32 == 0)
+        tam_add64(&node.checks[GIVEN][chunk.part], sum);
+}
+
+template <typename TYPE>
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    give(const tam_cuda_exchange x, const tam_cuda_gathered node, const tam_cuda_accumulate target,
+         const tam_cuda_stretch piece) {
+    float scale = target.source->scale;
+    for (uint32_t c = piece.first_chunk + tam_warp_of_grid(); c < piece.end_chunk;
+         c += tam_warps_of_grid())
+        give_chunk<TYPE>(node, target, tam_chunk_of(target.grid, c), piece, scale);
+    if (!tam_last_block(&x.scratch->given))
+        return;
+    for (uint32_t g = threadIdx.x; g < node.nlocal; g += TAM_BLOCK_THREADS) {
+        *check_in(node.sent, piece, g) = check_of(x, node.local, piece, node.checks[GIVEN][g]);
+        *check_in(node.came, piece, g) = 0; /* of a collective that was given up */
+        node.checks[GIVEN][g] = 0;
+    }
+    if (threadIdx.x == 0)
+        x.scratch->given = 0;
+}
+
+/* -- add -------------------------------------------------------------------------------------- */
+
+/* The checksum of one stretch of what came from a rank. */
+static __device__ __forceinline__ void hear(const tam_cuda_gathered &node,
+                                            const tam_cuda_stretch &piece, uint32_t r,
+                                            uint32_t begin, uint32_t count) {
+    uint64_t sum = tam_block_sum(tam_share_of_bytes(TAM_SUM_VALUES, node.came + r * piece.share,
+                                                    count * (uint32_t)sizeof(float), begin,
+                                                    begin + TAM_PIECE));
+    if (threadIdx.x == 0)
+        tam_add64(&node.checks[CAME][r], sum);
+}
+
+static __device__ void hear_all(const tam_cuda_gathered &node, const tam_cuda_stretch &piece,
+                                uint32_t count) {
+    uint32_t stretches = tam_pieces_of(count);
+    for (uint64_t i = blockIdx.x; i < (uint64_t)stretches * node.nlocal; i += gridDim.x)
+        hear(node, piece, (uint32_t)(i / stretches), (uint32_t)(i % stretches) * TAM_PIECE, count);
+}
+
+/* The first rank whose share is not what it gave, or nlocal. All threads get it. */
+static __device__ uint32_t find_damaged(const tam_cuda_exchange &x, const tam_cuda_gathered &node,
+                                        const tam_cuda_stretch &piece) {
+    __shared__ uint32_t first;
+    if (threadIdx.x == 0)
+        first = node.nlocal;
+    __syncthreads();
+    for (uint32_t r = threadIdx.x; r < node.nlocal; r += TAM_BLOCK_THREADS) {
+        if (check_of(x, r, piece, node.checks[CAME][r]) != *check_in(node.came, piece, r))
+            atomicMin(&first, r);
+        node.checks[CAME][r] = 0;
+    }
+    __syncthreads();
+    return first;
+}
+
+/* The last block: whose share was damaged, and what the pass will add. */
+static __device__ void conclude(const tam_cuda_exchange &x, const tam_cuda_gathered &node,
+                                const tam_cuda_accumulate &target, const tam_cuda_stretch &piece) {
+    uint32_t bad = find_damaged(x, node, piece);
+    if (threadIdx.x == 0 && bad < node.nlocal) {
+        x.scratch->damaged = 1;
+        x.scratch->verdict.rank = node.first_rank + bad;
+    }
+    if (threadIdx.x == 0) {
+        x.scratch->added = 0;
+        tam_cuda_source pass = {};
+        pass.grad = node.sum;
+        pass.scale = 1.0f;
+        pass.decay = target.source->decay;
+        *node.pass = pass;
+    }
+    __syncthreads();
+    if (!piece.last || !x.scratch->damaged)
+        return;
+    for (uint64_t i = threadIdx.x; i < node.length; i += TAM_BLOCK_THREADS)
+        node.sum[i] = 0.0f;
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
+    add(const tam_cuda_exchange x, const tam_cuda_gathered node, const tam_cuda_accumulate target,
+        const tam_cuda_stretch piece) {
+    uint64_t left = node.length - piece.first, room = piece.share - CHECK;
+    uint32_t count = (uint32_t)(left < room ? left : room);
+    float4 *sums = reinterpret_cast<float4 *>(node.sum + piece.first);
+    tam_given g = {reinterpret_cast<const float4 *>(node.came), piece.share / 4, node.nlocal,
+                   tam_tree_own(node.nlocal)};
+    hear_all(node, piece, count);
+    for (uint64_t i = tam_thread_of_grid(); i < ((uint64_t)count + 3) / 4;
+         i += tam_threads_of_grid())
+        sums[i] = tam_add_ranks(g, i);
+    if (tam_last_block(&x.scratch->added))
+        conclude(x, node, target, piece);
+}
+
+/* -- clear ------------------------------------------------------------------------------------ */
+
+template <typename ELEMENT>
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    clear(const tam_cuda_exchange x, const tam_cuda_accumulate target) {
+    if (!x.scratch->damaged)
+        tam_clear_all<ELEMENT>(target);
+}
+
+/* -- seal ------------------------------------------------------------------------------------- */
+
+/* Entries of the column's result, in elements of the bucket. @return this thread's part of their
+ * checksum */
+static __device__ uint64_t list_result(const tam_cuda_exchange &column, const tam_cuda_slots &slots,
+                                       const tam_strided &slice, uint32_t count) {
+    uint32_t *indices = tam_codes_of(slots, slots.rank);
+    float *values = reinterpret_cast<float *>(tam_values_of(slots, slots.rank));
+    uint64_t sum = 0;
+    for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
+        uint32_t index = (uint32_t)tam_strided_element(&slice, column.indices[i]);
+        float value = column.values[i];
+        indices[i] = index;
+        values[i] = value;
+        sum += tam_sum_word(TAM_SUM_INDICES, i, index) +
+               tam_sum_word(TAM_SUM_VALUES, i, tam_bits_of(value));
+    }
+    return sum;
+}
+
+/* The norm of the slice, in thread 0, which adds in the order of the host. */
+static __device__ double norm_of(const tam_cuda_slots &slots) {
+    __shared__ double norms[TAM_BLOCK_THREADS];
+    double sum = 0.0;
+    for (uint32_t first = 0; first < slots.nstats; first += TAM_BLOCK_THREADS) {
+        uint32_t left = slots.nstats - first;
+        uint32_t count = left < TAM_BLOCK_THREADS ? left : TAM_BLOCK_THREADS;
+        if (threadIdx.x < count)
+            norms[threadIdx.x] = sqrt(tam_mean_of(slots, first + threadIdx.x));
+        __syncthreads();
+        for (uint32_t i = 0; threadIdx.x == 0 && i < count; i++)
+            sum += norms[i];
+        __syncthreads();
+    }
+    return sum;
+}
+
+/* What each rank of the column picked, and the first node whose sum was not finite. */
+static __device__ void write_words(const tam_cuda_slots &column, uint32_t *words) {
+    __shared__ uint32_t bad;
+    if (threadIdx.x == 0)
+        bad = column.nranks;
+    __syncthreads();
+    for (uint32_t a = threadIdx.x; a < column.nranks; a += TAM_BLOCK_THREADS) {
+        words[a] = tam_count_of(column, a);
+        if (tam_head_flags(tam_header_of(column, a)) & TAM_HEAD_NONFINITE)
+            atomicMin(&bad, a);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        words[column.nranks] = bad;
+}
+
+/* Thread 0. */
+static __device__ void write_tallies(const tam_cuda_verdict &seen, double norm, float *tallies) {
+    tam_tally_count(tallies, TAM_TALLY_DEFERRED, (uint32_t)seen.deferred);
+    tam_tally_count(tallies, TAM_TALLY_CANDIDATES, (uint32_t)seen.candidates);
+    tam_tally_count(tallies, TAM_TALLY_NONFINITE, tam_at_most_32_bits(seen.nonfinite));
+    tallies[TAM_TALLY_UNKNOWN] = 0.0f;
+    tallies[TAM_TALLY_RESCANS] = (float)seen.rescans;
+    tallies[TAM_TALLIES] = (float)norm;
+}
+
+/* Thread 0, when the words are there. */
+static __device__ void write_header(const tam_cuda_exchange &x, uint32_t count, bool bad) {
+    const tam_head_due due = tam_due_of(x, x.slots.rank);
+    tam_head own = {};
+    own.count = count;
+    own.index_bytes = count * (uint32_t)sizeof(uint32_t);
+    tam_head_flag(&own, bad ? TAM_HEAD_NONFINITE : 0u);
+    tam_head_address(&own, &due);
+    *tam_header_of(x.slots, x.slots.rank) = own;
+}
+
+/* A rank whose column refused the step seals nothing, so its node refuses, too. */
+static __device__ void open_verdict(const tam_cuda_exchange &column, const tam_cuda_exchange &x) {
+    const tam_cuda_verdict &seen = column.scratch->verdict;
+    tam_cuda_verdict *own = &x.scratch->verdict;
+    own->step = seen.step;
+    own->status = seen.status;
+    own->refused = seen.refused;
+    own->rank = seen.rank;
+    own->picked_sum = seen.picked_sum;
+    if (seen.status != TAMIS_OK)
+        tam_header_of(x.slots, x.slots.rank)->turn = 0;
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    seal(const tam_cuda_exchange column, const tam_cuda_exchange x, const tam_cuda_gathered node) {
+    const tam_cuda_verdict &seen = column.scratch->verdict;
+    uint32_t count = seen.status == TAMIS_OK ? seen.count : 0;
+    count = count < x.slots.capacity ? count : x.slots.capacity;
+    uint64_t sum = tam_block_sum(list_result(column, x.slots, node.slices[node.local], count));
+    if (threadIdx.x == 0)
+        tam_add64(&x.scratch->sent, sum);
+    if (!tam_last_block(&x.scratch->sealed))
+        return;
+    tam_forget_slots(x);
+    uint32_t *words = tam_words_of(x.slots, x.slots.rank);
+    write_words(column.slots, words);
+    double norm = norm_of(column.slots);
+    if (threadIdx.x == 0) {
+        write_tallies(seen, norm, tam_tallies_of(x.slots, x.slots.rank));
+        write_header(x, count, words[column.slots.nranks] < column.slots.nranks);
+    }
+    __syncthreads();
+    uint64_t head = tam_block_sum(tam_share_of_head(x.slots, x.slots.rank));
+    if (threadIdx.x > 0)
+        return;
+    const tam_head_due due = tam_due_of(x, x.slots.rank);
+    tam_header_of(x.slots, x.slots.rank)->check = tam_head_check_of(&due, head + x.scratch->sent);
+    open_verdict(column, x);
+}
+
+/* -- launch ----------------------------------------------------------------------------------- */
+
+typedef void (*giver)(const tam_cuda_exchange, const tam_cuda_gathered, const tam_cuda_accumulate,
+                      const tam_cuda_stretch);
+
+extern "C" int tam_launch_node_give(const tam_cuda_exchange *column, const tam_cuda_gathered *node,
+                                    const tam_cuda_accumulate *target,
+                                    const tam_cuda_stretch *piece, void *stream) {
+    static const giver of_type[] = {give<tam_as_float32>, give<tam_as_float16>,
+                                    give<tam_as_bfloat16>};
+    uint64_t chunks = piece->end_chunk - piece->first_chunk;
+    unsigned blocks = tam_blocks_for(column, (chunks + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS);
+    return tam_launch(of_type[target->type], blocks, stream, *column, *node, *target, *piece);
+}
+
+extern "C" int tam_launch_node_add(const tam_cuda_exchange *column, const tam_cuda_gathered *node,
+                                   const tam_cuda_accumulate *target, const tam_cuda_stretch *piece,
+                                   void *stream) {
+    unsigned blocks = tam_blocks_for(column, tam_pieces_of(piece->share * node->nlocal));
+    return tam_launch(add, blocks, stream, *column, *node, *target, *piece);
+}
+
+extern "C" int tam_launch_node_clear(const tam_cuda_exchange *column,
+                                     const tam_cuda_accumulate *target, void *stream) {
+    uint64_t chunks = target->grid.nchunks;
+    unsigned blocks = tam_blocks_for(column, (chunks + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS);
+    if (target->type == TAMIS_DTYPE_FLOAT32)
+        return tam_launch(clear<float>, blocks, stream, *column, *target);
+    return tam_launch(clear<uint16_t>, blocks, stream, *column, *target);
+}
+
+extern "C" int tam_launch_node_seal(const tam_cuda_exchange *column, const tam_cuda_exchange *node,
+                                    const tam_cuda_gathered *gathered, void *stream) {
+    unsigned blocks = tam_blocks_for(column, tam_pieces_of(node->slots.capacity));
+    return tam_launch(seal, blocks, stream, *column, *node, *gathered);
+}
