@@ -331,7 +331,7 @@ static tamis_status skip(void *self) {
 }
 
 const tam_exchange tam_exchange_rows = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_TIMED,
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
     .open = open_rows,
     .close = close_rows,
     .limit = tam_nothing_to_limit,

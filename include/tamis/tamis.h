@@ -462,7 +462,7 @@ TAMIS_CHECKED tamis_status tamis_layout_create(const tamis_segment *segments, si
  *             more than 64 buckets, runs of other segments between them included (UNSUPPORTED). A
  *             reducer takes 12 bytes for each element of the segment, residual included, 20 if
  *             there are several buckets, and some 4 ranks + 5 for each row. With CUDA, 8 or 16 of
- *             these bytes are on the host, which drives the steps
+ *             these bytes are on the host where that drives the steps
  * Errors:     ARGUMENT: no effect
  */
 TAMIS_CHECKED tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment,
@@ -703,11 +703,12 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * `on_phase` and, where the host drives the steps, `device` (not with scheme dense or auto).
  *
  * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
- * no host synchronisation, if its messages have a fixed size, no segment has rows, and density_max
- * is not above density. Messages have a fixed size with every preset with an exact count (tamis,
- * topk, cltk), dense, `step` and `fixed` with `capacity` (not with ownership `balanced`, whose
- * parts move, nor with exchange `balanced-pairs`). In all other cases the host drives the step and
- * moves k entries (dense: the gradient; rows: those that were touched) through pinned memory.
+ * no host synchronisation, if its messages have a fixed size and density_max is not above density.
+ * Messages have a fixed size with every preset with an exact count (tamis, topk, cltk), dense,
+ * `step` and `fixed` with `capacity` (not with ownership `balanced`, whose parts move, nor with
+ * exchange `balanced-pairs`); of segments with rows, with `rows_capacity`. In all other cases the
+ * host drives the step and moves k entries (dense: the gradient; rows: those that were touched)
+ * through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
  * segment), threshold (how the cut is found), exchange (how the picks travel):
