@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Exchange rows, for a segment in which few rows are touched: only those are sent, exactly. The
- * residual holds the gradients since the last step and is zero after each: all touched rows leave.
- * In three steps: lists of touched rows, their union, the sums. Three ranks, rows of 2 elements:
+ * residual holds the gradients since the last step and is zero after each: all touched rows leave,
+ * except where config.rows_capacity bounds the lists. In three steps: lists of touched rows, their
+ * union, the sums. Three ranks, rows of 2 elements:
  *
  *                row 0   row 1   row 2   row 3   row 4        list     union    sums
  *     rank 0     .  .    1  2    .  .    .  .    .  .         1        1 3      11  2 | 5 7
@@ -24,16 +25,24 @@
  *
  * A rank says "all" instead of sending a list if it touched so many rows that the list would cost
  * more than all other rows, at 8 bytes an element. Then the union is all rows.
+ *
+ * With rows_capacity it never does. It lists that many of its rows, the first ones from a row on
+ * that is the same on all ranks and moves in every step (lib/policy/rules.h), and defers the
+ * others: these stay in its residual unless another rank lists them. Then a rank may have touched a
+ * row that it does not list, so only reduce is right: gather is not chosen where any rank has
+ * deferred rows, which the tallies tell all ranks.
  */
 #include "collectives/exchange/sparse.h"
 #include "collectives/exchange/table.h"
 
 #include "lib/base/tree.h"
+#include "lib/policy/rules.h"
 
 typedef struct rows {
     tam_sparse sparse;      /* first */
     uint32_t length, count; /* elements of a row; rows */
-    uint32_t most;          /* rows that a rank lists; with more touched it says "all" */
+    uint32_t most;          /* rows that a rank lists; */
+    bool defers;            /* what it does with more: defers them, or says "all" */
     uint32_t nunited;
     unsigned char *marks; /* [count] touched */
     uint32_t *united;     /* [count] rows that any rank touched, ascending */
@@ -65,6 +74,13 @@ static uint32_t find_most(const rows *w) {
             high = middle - 1;
     }
     return (uint32_t)low;
+}
+
+static uint32_t choose_most(const rows *w) {
+    uint32_t capacity = w->sparse.view->config->rows_capacity;
+    if (capacity > 0)
+        return capacity < w->count ? capacity : w->count;
+    return w->sparse.view->nranks > 1 ? find_most(w) : w->count;
 }
 
 static void close_rows(void *self, bool lingers) {
@@ -119,7 +135,8 @@ static tamis_status open_rows(tam_bucket_view *view, void **out) {
     w->sparse.view = view;
     w->length = view->layout->rows[0];
     w->count = (uint32_t)view->layout->length / w->length;
-    w->most = view->nranks > 1 ? find_most(w) : w->count;
+    w->most = choose_most(w);
+    w->defers = view->config->rows_capacity > 0;
     w->sparse.slots = choose_slots(w);
     tamis_status status = open_memory(w);
     if (status != TAMIS_OK) {
@@ -139,18 +156,36 @@ static tamis_status plan(void *self, tam_link *link) {
     return TAMIS_OK;
 }
 
+/* Of the touched rows unmark those behind the first `most`, in a circle. @return how many */
+static uint32_t unmark_others(rows *w) {
+    uint32_t first = tam_rule_first_row(w->sparse.view->step, w->most, w->count), touched = 0;
+    for (uint32_t i = 0; i < w->count; i++) {
+        uint32_t row = i < w->count - first ? first + i : i - (w->count - first);
+        touched += w->marks[row];
+        w->marks[row] = w->marks[row] && touched <= w->most;
+    }
+    return touched > w->most ? touched - w->most : 0;
+}
+
+/* The marked rows, ascending, as many as there is room for. @return how many there are */
+static uint32_t list_marked(const rows *w, uint32_t *list) {
+    uint32_t found = 0;
+    for (uint32_t row = 0; row < w->count; row++) {
+        if (w->marks[row] && found++ < w->most)
+            list[found - 1] = row;
+    }
+    return found;
+}
+
 static tamis_status pick(void *self) {
     rows *w = self;
     tam_slots *slots = &w->sparse.slots;
     const tam_bucket_view *v = w->sparse.view;
-    uint32_t *own = tam_slot_own_indices(slots);
     tam_cut_result result = {0};
-    size_t found = 0;
     TAM_TRY(v->device->mark(v->kernels, v->acc, w->length, w->count, w->marks));
-    for (uint32_t row = 0; row < w->count; row++) {
-        if (w->marks[row] && found++ < w->most)
-            own[found - 1] = row;
-    }
+    if (w->defers)
+        result.deferred = (size_t)unmark_others(w) * w->length;
+    uint32_t found = list_marked(w, tam_slot_own_indices(slots));
     bool all = found > w->most;
     result.count = all ? 0 : found;
     tam_sparse_fill_head(&w->sparse, &result);
@@ -213,6 +248,8 @@ static uint32_t longest_list(const rows *w) {
 
 static bool gather_pays(const rows *w, uint64_t longest) {
     uint64_t nranks = w->sparse.view->nranks, nunited = w->nunited;
+    if (w->sparse.view->out.deferred > 0) /* some rank has touched rows that it does not list */
+        return false;
     return longest * nranks < 2 * nunited && nunited + (nranks + 1) * longest <= w->count;
 }
 
@@ -294,7 +331,7 @@ static tamis_status skip(void *self) {
 }
 
 const tam_exchange tam_exchange_rows = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_TIMED,
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
     .open = open_rows,
     .close = close_rows,
     .limit = tam_nothing_to_limit,

@@ -42,6 +42,8 @@ static bool runs_by_itself(const tamis_reducer *r) {
     tam_scheme s = r->scheme;
     if (!(r->traits & TAM_TRAIT_DEVICE))
         return false;
+    if (r->layout->nrowed > 0 && r->config.rows_capacity == 0)
+        return false;
     if (!(r->traits & TAM_TRAIT_PICKS))
         return true;
     if (r->config.density_max > r->config.density) /* the caller means to change it */

@@ -117,7 +117,7 @@ static void show(tamis_reducer *r, const tam_cuda_report *report) {
     s.rescans = report->rescans;
     s.nonfinite = report->nonfinite;
     s.skipped = report->status == TAMIS_E_NONFINITE;
-    s.density = (double)report->selected / (double)r->layout->length;
+    s.density = (double)report->selected / (double)(r->layout->ordinary ? r->layout->ordinary : 1);
     s.threshold = report->key;
     s.update_scale = report->update_scale;
     s.acc_norm = sqrt(report->acc_sum);
@@ -125,7 +125,7 @@ static void show(tamis_reducer *r, const tam_cuda_report *report) {
     s.wire_bytes = r->inflight->wire_bytes;
     s.wait_s = 0.0;
     r->stats = s;
-    r->count = report->selected;
+    r->count = report->count;
     if (tam_scheme_dense(r->scheme))
         return;
     tam_log(TAM_DEBUG,

@@ -73,6 +73,10 @@ static bool nodes_and_rows(const tamis_reducer *r) {
     return by_nodes(r) && r->layout->nrowed > 0;
 }
 
+static bool dense_and_capacity(const tamis_reducer *r) {
+    return dense(r) && r->config.rows_capacity > 0;
+}
+
 static bool update_and_dense(const tamis_reducer *r) {
     return r->config.update && dense(r);
 }
@@ -149,6 +153,8 @@ static const struct row {
     {{0, create, "an index_format", "exchange balanced-pairs",
       "pairs are a 32-bit index and a float32; use auto or u32"},
      regions_and_format},
+    {{0, create, "rows_capacity", "scheme dense", "it has no residual to keep other rows; use 0"},
+     dense_and_capacity},
     {{0, create, "ranks_per_node",
       "shared ownership, learned counts or an exchange other than union",
       "nodes need exact counts of exclusive owners; use tamis"},

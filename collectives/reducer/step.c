@@ -142,7 +142,7 @@ static tamis_status check_flat(const tamis_reducer *r, const tamis_step *step) {
 
 /* -- begin and launch ------------------------------------------------------------------------- */
 
-/* Aim a bucket at its part of the gradient. Segments with rows leave nothing that could decay. */
+/* Aim a bucket at its part of the gradient. Rows are exact, late ones too: they do not decay. */
 static void aim(tam_bucket *b, const tamis_step *step) {
     TAM_FENV_HELD();
     const tamis_reducer *r = b->reducer;

@@ -27,6 +27,10 @@ static bool picks(const tam_bucket *b) {
     return b->exchange->traits & TAM_TRAIT_PICKS;
 }
 
+static bool is_rowed(const tam_bucket *b) {
+    return b->layout->nrowed > 0;
+}
+
 static bool is_first(const tam_bucket *b) {
     return b->view.index == 0;
 }
@@ -236,7 +240,7 @@ static tamis_status settle_bucket(tam_bucket *b) {
     r->step = past.number;
     b->view.last_result = past.last_result;
     b->view.early_nonfinite = past.early_nonfinite;
-    if (!picks(b))
+    if (!picks(b) || is_rowed(b))
         return TAMIS_OK;
     b->view.whole_k = past.k;
     b->view.k = tam_slice_share(&b->slice, past.k);
@@ -297,8 +301,9 @@ static tam_cuda_span span_of(const tam_division *division, uint64_t step, uint32
 static tam_cuda_whole whole_of(const tamis_reducer *r) {
     return (tam_cuda_whole){
         .nbuckets = r->nbuckets,
+        .nrowed = r->layout->nrowed,
         .k = r->k,
-        .by_norm = r->nbuckets > 1 && r->config.share == TAMIS_SHARE_NORM,
+        .by_norm = tam_buckets_by_norm(r),
         .lengths = r->lengths,
     };
 }
@@ -361,21 +366,45 @@ static tamis_index_format choose_format(const tam_bucket *b, const tam_slots *sl
     return bytes < words ? TAMIS_INDEX_BLOCK16 : TAMIS_INDEX_U32;
 }
 
+static tam_cuda_format indices_of(const tam_bucket *b, const tam_slots *slots) {
+    tamis_index_format index = choose_format(b, slots);
+    return (tam_cuda_format){
+        .index = index,
+        .index_bytes =
+            tam_head_round((size_t)tam_codec_of(index)->bytes(slots->span, slots->capacity)),
+        .span = slots->span,
+    };
+}
+
 /* The same bytes in slots as where the host drives, and the same blocks of values. */
 static tam_cuda_format format_of(const tam_bucket *b, const tam_strided *parts) {
     const tamis_reducer_config *c = &b->reducer->config;
     const tam_slots slots = tam_sparse_slots(&b->view);
     tamis_wire_type up = tam_wire_resolve(c->wire_type);
-    tamis_index_format index = choose_format(b, &slots);
-    return (tam_cuda_format){
-        .index = index,
-        .index_bytes =
-            tam_head_round((size_t)tam_codec_of(index)->bytes(slots.span, slots.capacity)),
-        .span = slots.span,
-        .parts = parts,
-        .up = wire_of(up),
-        .down = wire_of(tam_wire_resolve_sum(c->wire_type_sum, up)),
+    tam_cuda_format format = indices_of(b, &slots);
+    format.parts = parts;
+    format.up = wire_of(up);
+    format.down = wire_of(tam_wire_resolve_sum(c->wire_type_sum, up));
+    return format;
+}
+
+/* Slots list rows, which every rank may list; values are not rounded, norms not sent. */
+static void plan_rows(const tam_bucket *b, tam_strided *parts, tam_cuda_plan *plan) {
+    uint32_t length = b->layout->rows[0], count = (uint32_t)b->layout->length / length;
+    uint32_t asked = b->reducer->config.rows_capacity, most = asked < count ? asked : count;
+    tamis_index_format format = b->view.format;
+    const tam_slots slots = {
+        .format = format != TAMIS_INDEX_AUTO ? format : tam_codec_choose(count, most, false),
+        .span = count,
+        .capacity = most,
     };
+    for (uint32_t part = 0; part < plan->nranks; part++)
+        parts[part] = (tam_strided){0, count, count, count};
+    plan->format = indices_of(b, &slots);
+    plan->format.parts = parts;
+    plan->row_length = length;
+    plan->slot_capacity = most;
+    plan->union_max = union_max(b, (uint64_t)most * length);
 }
 
 /* Tables of a plan, which the step copies. */
@@ -425,7 +454,6 @@ static tamis_status open_step(tam_bucket *b, tables *t) {
         t->parts[i] = tam_strided_of(&b->division, i);
     }
     plan.format = format_of(b, t->parts);
-    b->view.format = plan.format.index;
     plan.kind = exact ? TAM_CUT_TOTAL : TAM_CUT_ALL;
     plan.weighted = tam_scheme_weighted(b->scheme);
     plan.quota.spans = t->spans;
@@ -438,6 +466,9 @@ static tamis_status open_step(tam_bucket *b, tables *t) {
     plan.with_values = tam_scheme_gives_picks(b->scheme);
     plan.dense_output = r->config.output == TAMIS_OUTPUT_DENSE;
     plan.control = &b->control;
+    if (is_rowed(b))
+        plan_rows(b, t->parts, &plan);
+    b->view.format = plan.format.index;
     TAM_TRY(tam_cuda_step_open(b->view.kernels, &plan, b->view.acc, step));
     r->inflight->wire_bytes += count_wire_bytes(tam_cuda_step_mail(*step));
     if (in_nodes(b))

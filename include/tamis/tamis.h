@@ -443,8 +443,15 @@ TAMIS_CHECKED tamis_status tamis_layout_create(const tamis_segment *segments, si
  * segments. If a rank touched so many rows that their list costs more than it saves, the whole
  * segment is summed in that step. The result holds all entries of the rows that were summed.
  *
- * The residual includes the segment; that part is zero after every applied step. Micro-batches add
- * up there, and the gradient of a failed or skipped step stays there for the next step.
+ * With config.rows_capacity a rank lists at most so many rows of a segment in a step. Of more that
+ * it touched it lists those from a row on that moves by as many in every step, and begins anew
+ * behind the last; the rest stays in its residual unless another rank lists the same row, counts as
+ * deferred and is sent later: of R rows each within R / rows_capacity steps, rounded up, if none is
+ * skipped. So messages have a bound, and the whole segment is not summed at once.
+ *
+ * The residual includes the segment; that part is zero after every applied step, but for what was
+ * deferred. It never decays. Micro-batches add up there, and the gradient of a failed or skipped
+ * step stays there for the next step.
  *
  * Affects reducers created afterwards. All ranks must set the same.
  *
@@ -455,7 +462,7 @@ TAMIS_CHECKED tamis_status tamis_layout_create(const tamis_segment *segments, si
  *             more than 64 buckets, runs of other segments between them included (UNSUPPORTED). A
  *             reducer takes 12 bytes for each element of the segment, residual included, 20 if
  *             there are several buckets, and some 4 ranks + 5 for each row. With CUDA, 8 or 16 of
- *             these bytes are on the host, which drives the steps
+ *             these bytes are on the host where that drives the steps
  * Errors:     ARGUMENT: no effect
  */
 TAMIS_CHECKED tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment,
@@ -696,11 +703,12 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * `on_phase` and, where the host drives the steps, `device` (not with scheme dense or auto).
  *
  * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
- * no host synchronisation, if its messages have a fixed size, no segment has rows, and density_max
- * is not above density. Messages have a fixed size with every preset with an exact count (tamis,
- * topk, cltk), dense, `step` and `fixed` with `capacity` (not with ownership `balanced`, whose
- * parts move, nor with exchange `balanced-pairs`). In all other cases the host drives the step and
- * moves k entries (dense and nodes: the gradient; rows: those touched) through pinned memory.
+ * no host synchronisation, if its messages have a fixed size and density_max is not above density.
+ * Messages have a fixed size with every preset with an exact count (tamis, topk, cltk), dense,
+ * `step` and `fixed` with `capacity` (not with ownership `balanced`, whose parts move, nor with
+ * exchange `balanced-pairs`); of segments with rows, with `rows_capacity`. In all other cases the
+ * host drives the step and moves k entries (dense and nodes: the gradient; rows: those touched)
+ * through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
  * segment), threshold (how the cut is found), exchange (how the picks travel):
@@ -787,6 +795,9 @@ typedef struct tamis_reducer_config {
                                 with an update as tamis_update_advise says */
     const tamis_update *update; /* NULL: residuals accumulate gradients. Copied */
     tamis_sum_order sum_order;  /* tree */
+    uint32_t rows_capacity;     /* most rows that a rank lists of a segment in a step; what does not
+                                fit stays in the residual (tamis_layout_set_rows). 0: all that it
+                                touched. Not for scheme dense */
 } tamis_reducer_config;
 
 /** Fields not named are 0, NULL, or the first of their enum. */
@@ -1047,7 +1058,8 @@ typedef struct tamis_stats {
     uint64_t picked;     /* entries this rank sent; excludes groups of scheme `deft` that all ranks
                                take whole, unsent */
     uint64_t picked_max; /* the most any rank sent */
-    uint64_t deferred;   /* entries that did not fit a slot and stay in the residual, all ranks */
+    uint64_t deferred;   /* entries that did not fit a slot and stay in the residual, all ranks;
+                            those of rows that did not (config.rows_capacity) included */
     uint64_t candidates; /* entries over the threshold, all ranks, of buckets that counted them */
     uint64_t rescans;    /* ranks that had to search their part again in this step */
     uint64_t rescans_total; /* the same, summed over all steps */

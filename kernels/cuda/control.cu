@@ -87,14 +87,16 @@ static __device__ void measure_groups(const tam_cuda_control &job) {
     }
 }
 
-/* Thread 0: the norm of the bucket. All buckets have them, or none: one block says so for all. */
+/* Thread 0: the norm of the bucket. All that share k have them, or none: the first says so. */
 static __device__ void add_norms(const tam_cuda_control &job, shared_state &shared) {
     double sum = 0.0;
+    if (tam_scheme_rowed(job.scheme))
+        return;
     for (uint32_t g = 0; g < job.slots.nstats; g++)
         sum += job.norms[g];
     shared.norm = sum;
     *job.norm = job.results.memory ? tam_mean_of(job.results, 0) : sum;
-    if (blockIdx.x == 0)
+    if (job.share == 0)
         job.common->has_norms = job.slots.nstats > 0;
 }
 
@@ -281,23 +283,24 @@ static __global__ void control(const tam_cuda_control *jobs, const tam_cuda_shar
     if (status == TAMIS_OK)
         learn(job, shared);
     __syncthreads();
-    if (!shares.by_norm || status != TAMIS_OK) {
+    bool divides = shares.by_norm && status == TAMIS_OK;
+    if (!divides || tam_scheme_rowed(job.scheme))
         turn_over(job, shared.state, *job.k);
-        return;
-    }
-    divide(shares, job.common);
+    if (divides)
+        divide(shares, job.common);
 }
 
 /* After an applied step, if k is divided by norms. */
 static __global__ void aim(const tam_cuda_control *jobs, const tam_cuda_shares shares) {
     __shared__ tam_control_state state;
     const tam_cuda_control &job = jobs[blockIdx.x];
-    if (job.common->verdict.status != TAMIS_OK || job.turn->broken != TAMIS_OK)
+    if (job.common->verdict.status != TAMIS_OK || job.turn->broken != TAMIS_OK ||
+        tam_scheme_rowed(job.scheme))
         return;
     if (threadIdx.x == 0)
         state = *job.state;
     __syncthreads();
-    turn_over(job, state, shares.next[blockIdx.x]);
+    turn_over(job, state, shares.next[job.share]);
 }
 
 static __global__ void first_turn(const tam_cuda_control job, uint64_t step) {
@@ -311,10 +314,11 @@ static __global__ void first_turn(const tam_cuda_control job, uint64_t step) {
 
 extern "C" int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_shares *shares,
                                   void *stream) {
-    int error = tam_launch(control, shares->nbuckets, stream, jobs, *shares);
+    uint32_t nbuckets = shares->nbuckets + shares->nrowed;
+    int error = tam_launch(control, nbuckets, stream, jobs, *shares);
     if (error || !shares->by_norm)
         return error;
-    return tam_launch(aim, shares->nbuckets, stream, jobs, *shares);
+    return tam_launch(aim, nbuckets, stream, jobs, *shares);
 }
 
 extern "C" int tam_launch_prepare(const tam_cuda_control *job, uint64_t step, void *stream) {

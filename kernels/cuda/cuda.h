@@ -11,7 +11,7 @@
  *
  *     begin    accumulate, cut, seal the slot
  *     enqueue  ... all-gather of the slots ...
- *              unite    check the slots, union, my values there
+ *              unite    check the slots, union, my values there; of rows: at all their elements
  *              ... all-to-all of shares of the values ...
  *              add      sum the shares
  *              ... all-gather of the sums ...
@@ -79,9 +79,10 @@ typedef struct tam_cuda_quota {
 /** What the steps of all buckets have in common. */
 typedef struct tam_cuda_whole {
     uint32_t nbuckets;
+    uint32_t nrowed;         /* of these, segments with rows, which have no part of k */
     uint64_t k;              /* of all together */
     bool by_norm;            /* shared by norms: then nstats of every plan is not 0 */
-    const uint64_t *lengths; /* [nbuckets] elements */
+    const uint64_t *lengths; /* [nbuckets] elements of those that share k; then anything */
 } tam_cuda_whole;
 
 /** Update mode (tamis_update). All zero: gradients are accumulated. */
@@ -134,6 +135,8 @@ typedef struct tam_cuda_plan {
     bool weighted;             /* keys are weighed by control->weights */
     tam_cuda_quota quota;
     uint32_t slot_capacity, union_max;
+    uint32_t
+        row_length;   /* of a segment with rows: slots hold rows, at most slot_capacity; else 0 */
     uint32_t nstats;  /* ngroups if the slot carries sums of squares; else 0 */
     bool with_values; /* exchange `pairs` */
     tam_cuda_format format;
@@ -169,7 +172,8 @@ typedef struct tam_cuda_report {
     uint32_t rank;    /* PROTOCOL: whose slot, or this rank if sums were missing; NONFINITE:
                                first rank with a bad entry */
     uint32_t in_sums; /* NONFINITE: in the sum over ranks */
-    uint32_t picked, picked_max, selected;
+    uint32_t count;   /* of the result */
+    uint32_t picked, picked_max, selected; /* without segments with rows, as key and squares */
     uint32_t rescans;
     uint64_t deferred, candidates, nonfinite;
     float key;         /* smallest this rank sent */

@@ -8,6 +8,7 @@
  * The slots of all ranks follow each other. Lists that are packed (pack.cu) lie in memory of their
  * own, and their codes in the slots.
  *
+ *     tam_launch_list     rows: the own list, in place of a cut
  *     tam_launch_pack     packed: the codes of the own list
  *     tam_launch_seal     header and checksum of the own slot
  *                         ... all-gather of the slots ...
@@ -15,6 +16,7 @@
  *     tam_launch_check    every slot, every index; the first verdict; exclusive: what count does
  *     tam_launch_count    entries of the union in every range
  *     tam_launch_unite    the union, the values there
+ *     tam_launch_expand   rows: the elements of the union, and the values there
  *     tam_launch_give     rounded: what each rank gets of them
  *                         ... all-to-all of the values ...
  *     tam_launch_add      sums, in the order of lib/base/tree.h
@@ -79,9 +81,9 @@ typedef struct tam_cuda_verdict {
     uint32_t in_sums; /* NONFINITE: found in the sums */
     uint32_t known;   /* every rank reported its candidates */
     uint32_t rescans, picked_max;
-    uint32_t count;  /* of the union, then of the result */
-    uint32_t offset; /* where the result begins in that of all buckets */
-    uint32_t zero;
+    uint32_t count;    /* of the union, then of the result */
+    uint32_t offset;   /* where the result begins in that of all buckets */
+    uint32_t rowed;    /* of all buckets: of the count, entries of segments with rows */
     uint64_t picked;   /* counts and deferred, all ranks */
     uint64_t deferred; /* all ranks, as the next two */
     uint64_t candidates, nonfinite;
@@ -115,7 +117,8 @@ typedef struct tam_cuda_scratch {
     uint32_t code_bytes; /* of the own list, packed */
     uint32_t absent;
     uint32_t damaged; /* a share that came: of values, of gradients in a node */
-    uint32_t sealed, checked, counted, united, given, added, taken, surveyed, applied; /* tickets */
+    uint32_t touched, sealed, checked, counted, united, expanded, given, added, taken, surveyed,
+        applied; /* tickets */
 } tam_cuda_scratch;
 
 /** Blocks of 256 values whose sums a rank makes: two runs. */
@@ -167,16 +170,24 @@ typedef struct tam_cuda_ranges {
     uint32_t count;
     const uint32_t *first_chunk; /* [count + 1] chunk of its first element; exclusive owners only */
     uint32_t *runs;              /* [(count + 1) * nranks] entries of a rank's list before it */
-    uint32_t *entries;           /* [count] of the union */
+    uint32_t *entries;           /* [count] of the union; rows: at first, that this rank touched */
     uint32_t *offsets;           /* [count + 1] where they begin in the union */
     double *sums;                /* [count] of squares of this rank's values */
 } tam_cuda_ranges;
+
+/** A segment with rows: ranges, lists and their union are of rows, until these are expanded. */
+typedef struct tam_cuda_rows {
+    uint32_t length, count; /* elements of a row; rows. 0: there are none */
+    uint32_t *touched;      /* [count / 32, rounded up] a bit for each */
+    uint32_t *united;       /* [most of a union] */
+} tam_cuda_rows;
 
 /** Arguments of the launchers above, for one bucket. Copied into every launch. */
 typedef struct tam_cuda_exchange {
     tam_cuda_grid grid;
     tam_cuda_slots slots;
     tam_cuda_ranges ranges;
+    tam_cuda_rows rows;
     tam_scheme scheme;
     uint32_t nonfinite;       /* a tamis_nonfinite */
     float divisor;            /* with a match: before its scale */
@@ -212,6 +223,14 @@ typedef struct tam_cuda_exchange {
     uint32_t *all_indices; /* the result of several buckets, as of one; else NULL */
     float *all_values;
 } tam_cuda_exchange;
+
+/** Rows, in place of a cut: those that this rank lists, at most the slot's capacity.
+ * @param  list    [out]  ascending
+ * @param  picked  [out]  deferred: elements of touched rows that are not listed */
+int tam_launch_list(const tam_cuda_exchange *job, uint32_t *list, tam_cuda_picked *picked,
+                    void *stream);
+/** Rows, after unite: the elements of the union, and this rank's values there. */
+int tam_launch_expand(const tam_cuda_exchange *job, void *stream);
 
 int tam_launch_pack(const tam_cuda_exchange *job, void *stream);
 int tam_launch_unpack(const tam_cuda_exchange *job, void *stream);
@@ -311,8 +330,9 @@ typedef struct tam_cuda_control {
     const uint32_t *indices; /* the union, verdict->count of them */
     const tam_cuda_verdict *verdict;
     tam_cuda_common *common;
-    uint64_t *k;  /* [in,out] entries of the bucket in this step, then in the next */
-    double *norm; /* of this step: determines the shares of the next */
+    uint64_t *k;    /* [in,out] entries of the bucket in this step, then in the next */
+    double *norm;   /* of this step: determines the shares of the next */
+    uint32_t share; /* its number among those that share k */
 
     tam_cuda_turn *turn; /* of the next step: written here */
     tam_control_state *state;
@@ -329,9 +349,10 @@ typedef struct tam_cuda_control {
 
 /** How the entries of a step are divided among buckets (lib/policy/bucket.h); in device memory. */
 typedef struct tam_cuda_shares {
-    uint32_t nbuckets;
-    uint32_t by_norm; /* else every bucket keeps its k */
-    uint64_t k;       /* of all together */
+    uint32_t nbuckets; /* that share them, */
+    uint32_t nrowed;   /* and those that have rows */
+    uint32_t by_norm;  /* else every bucket keeps its k */
+    uint64_t k;        /* of all together */
     const uint64_t *lengths;
     double *norms;
     uint64_t *even; /* scratch */

@@ -10,7 +10,7 @@
 
 #include "lib/policy/slices.h"
 
-/* Offsets of the ranges, and the length of the union. Every thread takes a run of ranges. */
+/** Offsets of the ranges, and the length of the union. Every thread takes a run of ranges. */
 static __device__ void tam_place_ranges(const tam_cuda_exchange &x) {
     typedef cub::BlockScan<uint32_t, TAM_BLOCK_THREADS> scan;
     __shared__ typename scan::TempStorage space;
@@ -43,6 +43,19 @@ static __device__ void tam_cut_slices(const tam_cuda_exchange &x) {
             slice->count[i] = (uint32_t)own[i].length;
         }
     }
+}
+
+/** Write zeros past the union, or absent values after a refusal; mark the target of the all-to-all
+ * absent. The whole grid calls it. */
+static __device__ __forceinline__ void tam_pad(const tam_cuda_exchange &x, uint64_t count,
+                                               bool refused) {
+    const float absent = __uint_as_float(TAM_CUDA_ABSENT);
+    uint64_t i = tam_thread_of_grid(), stride = tam_threads_of_grid();
+    uint64_t sent = x.share * x.slots.nranks;
+    for (uint64_t at = i; at < sent; at += stride)
+        x.shares[at] = absent;
+    for (uint64_t at = i + (refused ? 0 : count); at < x.room; at += stride)
+        x.values[at] = refused ? absent : 0.0f;
 }
 
 /** All threads of the last block call this; the others have counted. */

@@ -21,7 +21,7 @@ static __device__ double add_groups(const double *sums, uint32_t ngroups, double
     return all;
 }
 
-/* Figures of this rank; one thread loads those of each bucket. */
+/* Figures of this rank; one thread loads those of each bucket. Segments with rows have none. */
 struct own_figures {
     uint32_t picked[TAM_BUCKETS_MAX], keys[TAM_BUCKETS_MAX], targets[TAM_BUCKETS_MAX];
 };
@@ -30,9 +30,10 @@ static __device__ void load_figures(const tam_cuda_exchange &x, const uint64_t *
                                     own_figures *out) {
     uint32_t b = threadIdx.x;
     if (b < x.nbuckets) {
-        out->picked[b] = x.all[b].picked->count;
+        bool rowed = tam_scheme_rowed(x.all[b].scheme);
+        out->picked[b] = rowed ? 0 : x.all[b].picked->count;
         out->keys[b] = x.all[b].picked->key;
-        out->targets[b] = targets ? (uint32_t)targets[b] : 0;
+        out->targets[b] = targets && !rowed ? (uint32_t)targets[b] : 0;
     }
     __syncthreads();
 }
@@ -61,7 +62,8 @@ static __device__ void describe(const tam_cuda_common *common, const tam_control
     out->rank = verdict->rank;
     out->in_sums = verdict->in_sums;
     out->picked_max = verdict->picked_max;
-    out->selected = verdict->count;
+    out->count = verdict->count;
+    out->selected = verdict->count - verdict->rowed;
     out->rescans = verdict->rescans;
     out->deferred = verdict->deferred;
     out->candidates = verdict->candidates;
@@ -99,7 +101,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     __shared__ own_figures own;
     double acc_sum = 0.0;
     for (uint32_t b = 0; b < x.nbuckets; b++)
-        acc_sum = add_groups(x.all[b].group_sums, x.all[b].nsums, acc_sum);
+        if (!tam_scheme_rowed(x.all[b].scheme)) /* all threads alike */
+            acc_sum = add_groups(x.all[b].group_sums, x.all[b].nsums, acc_sum);
     load_figures(x, targets, &own);
     if (threadIdx.x > 0)
         return;

@@ -66,7 +66,8 @@ tamis_status tam_cuda_round_open(tam_cuda_step *first) {
     r->steps = tam_alloc_array(r->nbuckets, sizeof(tam_cuda_step *));
     if (!r->steps)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u buckets", r->nbuckets);
-    r->shares.nbuckets = r->nbuckets;
+    r->shares.nbuckets = r->nbuckets - whole->nrowed;
+    r->shares.nrowed = whole->nrowed;
     r->shares.by_norm = whole->by_norm;
     r->shares.k = whole->k;
     TAM_TRY(open_streams(r, first->kind));

@@ -30,6 +30,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_shares(const tam
 struct council {
     unsigned long long picked, deferred, candidates, nonfinite, bad;
     uint32_t rescans, picked_max;
+    uint32_t rowed;         /* entries of the result in segments with rows */
     uint32_t refused;       /* the first bucket whose slots or sums are refused, or nbuckets */
     uint32_t met_nonfinite; /* the first rank whose gradient was not finite, or UINT32_MAX */
     uint32_t counts[TAM_BUCKETS_MAX];
@@ -50,6 +51,8 @@ static __device__ void add_verdict(const tam_cuda_exchange &x, uint32_t b, counc
     atomicAdd(&all->bad, (unsigned long long)scratch->bad);
     atomicAdd(&all->rescans, v->rescans);
     all->counts[b] = v->count;
+    if (tam_scheme_rowed(x.all[b].scheme))
+        atomicAdd(&all->rowed, v->count);
     all->squares[b] = v->picked_sum;
     all->own[b] = v->own_sum;
     all->sums[b] = v->all_sum;
@@ -65,11 +68,11 @@ static __device__ uint32_t picks_of(const tam_cuda_slots &s, uint32_t rank) {
     return s.nwords > 0 ? tam_words_of(s, rank % s.nranks)[rank / s.nranks] : tam_count_of(s, rank);
 }
 
-/* Entries that a rank sent in all buckets. Arbitrary if its slots are refused. */
+/* Entries that a rank picked in all buckets. Arbitrary if its slots are refused. */
 static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t rank) {
     uint32_t count = 0;
     for (uint32_t b = 0; b < x.nbuckets; b++)
-        count += picks_of(x.all[b].slots, rank);
+        count += tam_scheme_rowed(x.all[b].scheme) ? 0 : picks_of(x.all[b].slots, rank);
     return count;
 }
 
@@ -123,6 +126,7 @@ static __device__ void conclude(const tam_cuda_exchange &x, const council &all) 
         verdict->in_sums = 1;
         return;
     }
+    verdict->rowed = all.rowed;
     for (uint32_t b = 0; b < x.nbuckets; b++) {
         verdict->count += all.counts[b];
         verdict->picked_sum += all.squares[b];

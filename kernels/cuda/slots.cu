@@ -178,7 +178,8 @@ static __device__ uint32_t part_of(const tam_cuda_exchange &x, uint32_t index) {
 static __device__ uint32_t fault_of(const tam_cuda_exchange &x, uint32_t part, const uint32_t *list,
                                     uint32_t i) {
     uint32_t index = list[i];
-    if (index >= x.grid.n || (i > 0 && index <= list[i - 1]))
+    uint64_t end = tam_scheme_rowed(x.scheme) ? x.rows.count : x.grid.n;
+    if (index >= end || (i > 0 && index <= list[i - 1]))
         return 1u << TAM_REFUSED_ORDER;
     if (x.scheme.ownership != TAM_OWN_ALL && part_of(x, index) != part)
         return 1u << TAM_REFUSED_OWNER;

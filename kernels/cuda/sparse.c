@@ -20,6 +20,7 @@ static uint64_t index_room(const tam_cuda_plan *plan) {
 
 static tamis_status check(const tam_cuda_plan *plan) {
     uint64_t n = plan->grid->n, sent = (uint64_t)plan->slot_capacity * plan->nranks;
+    sent *= tam_cuda_is_rowed(plan) ? plan->row_length : 1;
     if (plan->slot_capacity == 0 || plan->rank >= plan->nranks)
         return tam_fail(TAMIS_E_ARGUMENT, "rank %u of %u cannot send slots of %u indices",
                         plan->rank, plan->nranks, plan->slot_capacity);
@@ -79,6 +80,13 @@ static size_t share_bytes(tam_cuda_wire wire, uint32_t blocks) {
         blocks * tam_head_round(bytes_of(wire, TAM_WIRE_BLOCK)) + sizeof(uint32_t), ALIGNED);
 }
 
+static tam_cuda_rows describe_rows(const tam_cuda_plan *plan) {
+    tam_cuda_rows rows = {.length = plan->row_length};
+    if (tam_cuda_is_rowed(plan))
+        rows.count = (uint32_t)(plan->grid->n / plan->row_length);
+    return rows;
+}
+
 static tam_cuda_rounded describe_rounded(const tam_cuda_plan *plan) {
     tam_cuda_rounded q = {.up = wire_of(plan->format.up), .down = wire_of(plan->format.down)};
     uint64_t blocks = ((uint64_t)plan->union_max + TAM_WIRE_BLOCK - 1) / TAM_WIRE_BLOCK;
@@ -95,11 +103,14 @@ static void describe(tam_cuda_step *s, float *acc) {
     const tam_cuda_device *d = s->device;
     uint64_t share = tam_cuda_round_up((plan->union_max + plan->nranks - 1) / plan->nranks, 4);
     const tam_cuda_rounded rounded = describe_rounded(plan);
+    const tam_cuda_rows rows = describe_rows(plan);
+    uint64_t span = tam_cuda_is_rowed(plan) ? rows.count : d->grid.n;
     share = plan->with_values || rounded.blocks > 0 ? 0 : share;
     s->exchange = (tam_cuda_exchange){
         .grid = d->grid,
         .slots = describe_slots(plan),
-        .ranges.count = (uint32_t)((d->grid.n + TAM_RANGE - 1) / TAM_RANGE),
+        .ranges.count = (uint32_t)((span + TAM_RANGE - 1) / TAM_RANGE),
+        .rows = rows,
         .scheme = plan->control->scheme,
         .nonfinite = plan->nonfinite,
         .divisor = plan->divisor,
@@ -139,6 +150,14 @@ static void take_packed(tam_cuda_step *s, tam_cuda_arena *arena) {
         packed->offsets = tam_cuda_take(arena, nranks * (blocks + 1), sizeof packed->offsets[0]);
 }
 
+static void take_rows(tam_cuda_step *s, tam_cuda_arena *arena) {
+    tam_cuda_rows *rows = &s->exchange.rows;
+    if (!tam_cuda_is_rowed(&s->plan))
+        return;
+    rows->touched = tam_cuda_take(arena, rows->count / 32 + 1, sizeof rows->touched[0]);
+    rows->united = tam_cuda_take(arena, s->plan.union_max / rows->length, sizeof rows->united[0]);
+}
+
 /* Sums travel in the memory of the values, which have left by then. */
 static void take_rounded(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_exchange *x = &s->exchange;
@@ -171,6 +190,7 @@ static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
     x->values = tam_cuda_take(arena, x->room, sizeof(float));
     x->shares = tam_cuda_take(arena, x->share * nranks, sizeof(float));
     x->piece_sums = tam_cuda_take(arena, x->slots.with_values ? pieces : 1, sizeof(double));
+    take_rows(s, arena);
     take_packed(s, arena);
     take_rounded(s, arena);
     if (x->match > 0.0)
@@ -305,10 +325,10 @@ tamis_status tam_cuda_sparse_reset(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_sparse_pick(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
+static tamis_status cut(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
     const tam_cuda_device *d = s->device;
     void *stream = s->round->lane.stream;
-    tam_cuda_cut cut = {
+    tam_cuda_cut job = {
         .grid = d->grid,
         .acc = s->exchange.acc,
         .kind = s->plan.kind,
@@ -322,9 +342,21 @@ tamis_status tam_cuda_sparse_pick(tam_cuda_step *s, const tam_cuda_accumulate *p
         .indices = own_list(s),
         .picked = d->picked,
     };
-    TAM_CUDA_LAUNCH(tam_launch_accumulate(pass, stream));
     TAM_CUDA_LAUNCH(tam_launch_collect(pass, stream));
-    TAM_CUDA_LAUNCH(tam_launch_cut(&cut, stream));
+    TAM_CUDA_LAUNCH(tam_launch_cut(&job, stream));
+    return TAMIS_OK;
+}
+
+static tamis_status list_rows(tam_cuda_step *s) {
+    TAM_CUDA_LAUNCH(
+        tam_launch_list(&s->exchange, own_list(s), s->device->picked, s->round->lane.stream));
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_sparse_pick(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
+    void *stream = s->round->lane.stream;
+    TAM_CUDA_LAUNCH(tam_launch_accumulate(pass, stream));
+    TAM_TRY(tam_cuda_is_rowed(&s->plan) ? list_rows(s) : cut(s, pass));
     if (is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
     TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
@@ -343,6 +375,8 @@ tamis_status tam_cuda_step_unite(tam_cuda_step *s) {
     if (s->exchange.scheme.ownership == TAM_OWN_ALL)
         TAM_CUDA_LAUNCH(tam_launch_count(&s->exchange, tam_cuda_travel(s)));
     TAM_CUDA_LAUNCH(tam_launch_unite(&s->exchange, tam_cuda_travel(s)));
+    if (tam_cuda_is_rowed(&s->plan))
+        TAM_CUDA_LAUNCH(tam_launch_expand(&s->exchange, tam_cuda_travel(s)));
     if (s->exchange.rounded.blocks > 0)
         TAM_CUDA_LAUNCH(tam_launch_give(&s->exchange, tam_cuda_travel(s)));
     return TAMIS_OK;

@@ -78,6 +78,15 @@ void tam_cuda_step_connect(const tam_cuda_step *s, tam_cuda_exchange *x) {
     x->common = r->common;
 }
 
+/* Its number among the buckets that share k; those with rows follow. */
+static uint32_t share_of(const tam_cuda_step *s) {
+    bool rowed = tam_cuda_is_rowed(&s->plan);
+    uint32_t alike = 0;
+    for (uint32_t b = 0; b < s->plan.bucket; b++)
+        alike += tam_cuda_is_rowed(&s->round->steps[b]->plan) == rowed;
+    return alike + (rowed ? s->round->shares.nbuckets : 0);
+}
+
 /* Set the pointers to this bucket's parts of the round. */
 static void connect(tam_cuda_step *s) {
     const tam_cuda_round *r = s->round;
@@ -85,7 +94,8 @@ static void connect(tam_cuda_step *s) {
     s->exchange.decides = tam_cuda_is_last(s) && !s->inside;
     s->control.common = r->common;
     s->control.k = &r->shares.now[s->plan.bucket];
-    s->control.norm = &r->shares.norms[s->plan.bucket];
+    s->control.share = share_of(s);
+    s->control.norm = &r->shares.norms[s->control.share];
 }
 
 static void name_parts(tam_cuda_step *s) {

@@ -180,6 +180,11 @@ void tam_cuda_round_close(tam_cuda_round *round);
 /** Free only host memory, when nothing on the device can be freed any more. */
 void tam_cuda_round_forget(tam_cuda_round *round);
 
+/** Whether its lists hold rows. */
+static inline bool tam_cuda_is_rowed(const tam_cuda_plan *plan) {
+    return plan->row_length > 0;
+}
+
 #define TAM_CUDA_LAUNCH(call) TAM_CUDA_TRY(call, "launching a kernel")
 
 static inline size_t tam_cuda_round_up(size_t x, size_t to) {

@@ -125,12 +125,16 @@ static __device__ void unite_range(const tam_cuda_exchange &x, uint32_t range) {
     __shared__ uint32_t bits[TAM_RANGE_WORDS];
     uint32_t offset = x.ranges.offsets[range], entries = x.ranges.entries[range], at;
     double squares = 0.0;
+    bool rowed = tam_scheme_rowed(x.scheme);
+    uint32_t *united = rowed ? x.rows.united : x.indices;
     if (entries > 0) { /* all threads alike */
         set_bits(x, range, bits);
         scan(space).ExclusiveSum(own_bits(bits), at);
-        write_indices(range, at, bits, x.indices + offset);
+        write_indices(range, at, bits, united + offset);
         __syncthreads();
-        if (x.slots.with_values)
+        if (rowed) /* values come with all elements of rows (rows.cu) */
+            squares = 0.0;
+        else if (x.slots.with_values)
             add_pairs(x, range, x.indices + offset, entries, x.values + offset);
         else
             squares = gather_range(x, x.indices + offset, entries, x.values + offset);
@@ -140,22 +144,11 @@ static __device__ void unite_range(const tam_cuda_exchange &x, uint32_t range) {
         x.ranges.sums[range] = squares;
 }
 
-/* Write zeros past the union, or absent values after a refusal; mark the target of the all-to-all
- * absent. */
-static __device__ void pad(const tam_cuda_exchange &x, uint64_t count, bool refused) {
-    const float absent = __uint_as_float(TAM_CUDA_ABSENT);
-    uint64_t i = tam_thread_of_grid(), stride = tam_threads_of_grid();
-    uint64_t sent = x.share * x.slots.nranks;
-    for (uint64_t at = i; at < sent; at += stride)
-        x.shares[at] = absent;
-    for (uint64_t at = i + (refused ? 0 : count); at < x.room; at += stride)
-        x.values[at] = refused ? absent : 0.0f;
-}
-
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unite(const tam_cuda_exchange x) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     uint32_t status = verdict->status;
-    pad(x, verdict->count, status == TAMIS_E_PROTOCOL);
+    if (!tam_scheme_rowed(x.scheme))
+        tam_pad(x, verdict->count, status == TAMIS_E_PROTOCOL);
     if (status != TAMIS_OK)
         return;
     for (uint32_t range = blockIdx.x; range < x.ranges.count; range += gridDim.x)

@@ -5,6 +5,8 @@
  */
 #include "kernels/cuda/gradient.cuh"
 
+#include "kernels/cuda/rows.cuh"
+
 static const uint32_t BLOCKS_MAX = 2048;
 
 static uint32_t blocks_for(uint32_t most) {
@@ -51,19 +53,14 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
         atomicAdd(reinterpret_cast<unsigned long long *>(count), (unsigned long long)mine);
 }
 
-/* A warp takes a row, and stops at the first entry that is not 0. */
+/* A warp takes a row. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     mark_rows(const float *acc, uint32_t length, uint32_t nrows, unsigned char *marks) {
-    uint32_t lane = threadIdx.x % 32, warps = gridDim.x * TAM_BLOCK_WARPS;
+    uint32_t warps = gridDim.x * TAM_BLOCK_WARPS;
     for (uint64_t r = blockIdx.x * TAM_BLOCK_WARPS + threadIdx.x / 32; r < nrows; r += warps) {
-        const float *row = acc + r * length;
-        uint32_t found = 0;
-        for (uint64_t at = 0; at < length && found == 0; at += 32) {
-            uint64_t i = at + lane;
-            found = __ballot_sync(TAM_WARP, i < length && tam_magnitude_of(row[i]) > 0);
-        }
-        if (lane == 0)
-            marks[r] = found != 0;
+        bool found = tam_touches(acc + r * length, length);
+        if (threadIdx.x % 32 == 0)
+            marks[r] = found;
     }
 }
 

@@ -55,6 +55,8 @@ typedef struct tam_option {
         "target number of candidates, in units of k; 0: 1.5") \
     row(capacity, REAL, STATE, 0.1, 1e6, 0, "0 or 0.1 to 1e6", \
         "slot size for learned counts, in units of k / ranks; 0: slots grow") \
+    row(rows_capacity, U32, STATE, 0, UINT32_MAX, NAN, "", \
+        "rows of a segment that a rank lists in a step, at most; 0: all that it touched") \
     row(threshold, REAL, STATE, 1e-38, 1e38, 0, "0 or a positive magnitude", \
         "first threshold, or the fixed one; 0: as published") \
     row(bucket_length, U64, STATE, 0, 0, NAN, "", "elements per bucket; 0: one bucket") \

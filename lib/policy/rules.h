@@ -68,6 +68,12 @@ TAM_SHARED uint64_t tam_rule_capacity(double capacity, uint64_t k, double ranks,
     return most < (double)own ? (uint64_t)most : own;
 }
 
+/** Row from which a list begins that has no room for all touched rows: each row comes first in one
+ * of count / most steps, rounded up. */
+TAM_SHARED uint32_t tam_rule_first_row(uint64_t step, uint32_t most, uint32_t count) {
+    return (uint32_t)(step % count * most % count);
+}
+
 /* -- learning: all groups together ------------------------------------------------------------ */
 
 TAM_SHARED double tam_rule_slope(const tam_control_state *s) {

@@ -89,6 +89,11 @@ TAM_SHARED bool tam_scheme_whole(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_DENSE || s.exchange == TAM_EXCHANGE_QUANTIZED;
 }
 
+/** Of a segment with rows: lists hold rows, and there is no k. */
+TAM_SHARED bool tam_scheme_rowed(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_ROWS;
+}
+
 /** Ranks give only what they picked, not all they hold at the union. */
 TAM_SHARED bool tam_scheme_gives_picks(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_PAIRS || s.exchange == TAM_EXCHANGE_REGIONS;

@@ -119,6 +119,7 @@ class Reducer:
         block: int = 0,
         overselect: float = 0.0,
         capacity: float = 0.0,
+        rows_capacity: int = 0,
         threshold: float = 0.0,
         threads: int = 0,
         density_max: float = 0.0,

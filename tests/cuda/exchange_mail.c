@@ -42,21 +42,21 @@ float *exchange_tallies(const exchange_seat *s, uint32_t rank) {
     return (float *)(void *)(exchange_header(s, rank) + 1);
 }
 
-static uint32_t nstats_of(const exchange_seat *s) {
-    return tam_scheme_weighted(s->scheme) ? s->division.grid.ngroups : 0;
-}
-
 static size_t head_bytes_of(const exchange_seat *s) {
-    return tam_head_bytes(TAM_TALLIES + nstats_of(s));
+    return tam_head_bytes(TAM_TALLIES + s->step->exchange.slots.nstats);
 }
 
 uint32_t *exchange_list(const exchange_seat *s, uint32_t rank) {
     return (uint32_t *)(void *)((char *)exchange_header(s, rank) + head_bytes_of(s));
 }
 
+uint32_t exchange_capacity(const exchange_seat *s) {
+    return s->step->exchange.slots.capacity;
+}
+
 void exchange_reseal(const exchange_seat *s, uint32_t rank) {
     tam_head *h = exchange_header(s, rank);
-    uint32_t capacity = (uint32_t)tam_share_max(&s->division, s->control.k);
+    uint32_t capacity = exchange_capacity(s);
     uint32_t count = h->count < capacity ? h->count : capacity;
     const uint32_t *list = exchange_list(s, rank);
     const char *values = (const char *)list + tam_head_round(capacity * sizeof list[0]);

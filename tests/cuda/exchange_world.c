@@ -36,6 +36,7 @@ static void open_cpu(exchange_seat *s) {
     config.nonfinite = s->trial->policy;
     config.index_format = s->trial->format;
     config.wire_type = s->trial->wire;
+    config.rows_capacity = s->trial->rows_capacity;
     RANK_OK(s->self, tamis_reducer_create(s->self->comm, s->layout, &config, &s->cpu));
 }
 
@@ -60,6 +61,24 @@ static tam_cuda_format format_of(exchange_seat *s, uint32_t capacity) {
     f.parts = s->parts;
     f.index_bytes = tam_head_round((size_t)tam_codec_of(t->format)->bytes(f.span, capacity));
     return f;
+}
+
+/* Lists of rows, which every rank may list. */
+static void plan_rows(exchange_seat *s, tam_cuda_plan *plan) {
+    const exchange_trial *t = s->trial;
+    uint32_t count = (uint32_t)t->n / t->row_length;
+    uint32_t capacity = t->rows_capacity < count ? t->rows_capacity : count;
+    uint64_t sent = (uint64_t)capacity * t->row_length * t->nranks;
+    plan->row_length = t->row_length;
+    plan->slot_capacity = capacity;
+    plan->union_max = (uint32_t)(sent < t->n ? sent : t->n);
+    if (t->format == TAMIS_INDEX_AUTO)
+        return;
+    for (uint32_t i = 0; i < t->nranks; i++)
+        s->parts[i] = (tam_strided){0, count, count, count};
+    plan->format.span = count;
+    plan->format.index_bytes =
+        tam_head_round((size_t)tam_codec_of(t->format)->bytes(count, capacity));
 }
 
 static tam_cuda_plan plan_of(exchange_seat *s, uint64_t k) {
@@ -96,11 +115,16 @@ static void open_step(exchange_seat *s) {
     test_rank *self = s->self;
     const double over = 1.5;
     RANK_OK(self, tam_scheme_parse(t->scheme, &s->scheme));
+    if (t->row_length > 0)
+        s->scheme =
+            (tam_scheme){TAM_OWN_ALL, TAM_BUDGET_GLOBAL, TAM_THRESHOLD_EXACT, TAM_EXCHANGE_ROWS};
     RANK_CHECK(self, tam_scheme_exact_count(s->scheme), "%s has no exact count", t->scheme);
     RANK_OK(self, tam_division_open(s->layout, s->scheme, t->nranks, 0, &s->division));
     uint64_t k = (uint64_t)fmax(floor(t->density * (double)t->n), 1);
     RANK_OK(self, tam_control_open(s->scheme, &s->division.grid, k, over, 0.0, &s->control));
     tam_cuda_plan plan = plan_of(s, k);
+    if (t->row_length > 0)
+        plan_rows(s, &plan);
     size_t own = tam_own_max(&s->division), most = (size_t)(8 * over * plan.slot_capacity) + 4096;
     RANK_OK(self, tam_device_cuda.open(&s->division.grid, most < own ? most : own, 1, &s->device));
     s->acc = tam_device_cuda.alloc(s->device, bytes_of(s));
@@ -124,12 +148,21 @@ static void take_memory(exchange_seat *s) {
     RANK_CHECK(self, s->owed && s->before && s->earlier, "no memory");
 }
 
+/* One segment. */
+static tamis_layout *rowed_layout(const exchange_trial *t) {
+    const tamis_segment segment = {"rows", t->n};
+    tamis_layout *layout = NULL;
+    if (tamis_layout_create(&segment, 1, &layout) != TAMIS_OK)
+        return NULL;
+    return tamis_layout_set_rows(layout, 0, t->row_length) == TAMIS_OK ? layout : NULL;
+}
+
 static void sit_down(exchange_seat *s) {
     RANK_CUDA(s->self, cudaSetDevice((int)s->self->id));
     for (int leg = 0; leg < LEGS; leg++)
         s->tickets[leg] = (struct exchange_ticket){s, (exchange_leg)leg};
     s->nsegments = data_segments(s->trial->n, s->segments);
-    s->layout = data_layout(s->trial->n);
+    s->layout = s->trial->row_length > 0 ? rowed_layout(s->trial) : data_layout(s->trial->n);
     open_cpu(s);
     if (!exchange_failed(s))
         open_step(s);

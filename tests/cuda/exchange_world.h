@@ -31,9 +31,10 @@ typedef struct exchange_trial {
     uint32_t nranks;
     size_t n;
     double density;
-    tamis_index_format format; /* AUTO: u32 */
-    tamis_wire_type wire;      /* AUTO: float32 */
-    bool real;                 /* data_fill_real; else whole numbers, whose sums are exact */
+    uint32_t row_length, rows_capacity; /* the vector is a segment with rows; 0: it is not */
+    tamis_index_format format;          /* AUTO: u32 */
+    tamis_wire_type wire;               /* AUTO: float32 */
+    bool real; /* data_fill_real; else whole numbers, whose sums are exact */
     tamis_output output;
     tamis_nonfinite policy;
     bool by_segment;
@@ -117,6 +118,9 @@ void exchange_leave(exchange_group *group);
 tam_head *exchange_header(const exchange_seat *seat, uint32_t rank);
 uint32_t *exchange_list(const exchange_seat *seat, uint32_t rank);
 float *exchange_tallies(const exchange_seat *seat, uint32_t rank);
+
+/** Most indices in a slot. */
+uint32_t exchange_capacity(const exchange_seat *seat);
 
 /** Correct the checksum after a change: what a rank would send that is wrong, not what was damaged
  * on its way. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/cuda/pair.h"
 
+#include "lib/base/base.h"
 #include "lib/base/half.h"
 #include "tests/support/data.h"
 #include <math.h>
@@ -26,7 +27,22 @@ tamis_reducer_config pair_config(const pair_order *order) {
     config.nonfinite = order->nonfinite;
     config.grad_dtype = order->type;
     config.update = order->update;
+    config.rows_capacity = order->rows_capacity;
+    config.index_format = order->format;
     return config;
+}
+
+tamis_status pair_reducer(const pair *p, tamis_comm *comm, const tamis_reducer_config *config,
+                          tamis_reducer **out) {
+    tamis_layout *layout = NULL;
+    TAM_TRY(tamis_layout_create(p->segments, p->nsegments, &layout));
+    tamis_status status = TAMIS_OK;
+    for (size_t s = 0; p->order->rows && s < p->nsegments && status == TAMIS_OK; s++)
+        status = tamis_layout_set_rows(layout, s, p->order->rows[s]);
+    if (status == TAMIS_OK)
+        status = tamis_reducer_create(comm, layout, config, out);
+    tamis_layout_destroy(layout);
+    return status;
 }
 
 /* -- open and close --------------------------------------------------------------------------- */
@@ -49,11 +65,11 @@ static void furnish(test_rank *self, pair *p) {
     limit.timeout_ms = p->order->timeout_ms;
     RANK_CUDA(self, cudaSetDevice((int)self->id));
     RANK_OK(self, tamis_comm_create_nccl(self->comm, &limit, &p->comm));
-    RANK_OK(self, data_reducer(self->comm, PAIR_N, &config, &p->cpu));
+    RANK_OK(self, pair_reducer(p, self->comm, &config, &p->cpu));
     config.device = TAMIS_DEVICE_CUDA;
     config.on_phase = p->order->on_phase;
     config.on_phase_context = p;
-    RANK_OK(self, data_reducer(p->comm, PAIR_N, &config, &p->cuda));
+    RANK_OK(self, pair_reducer(p, p->comm, &config, &p->cuda));
     RANK_CUDA(self, cudaStreamCreateWithFlags(&p->stream, cudaStreamNonBlocking));
     RANK_CUDA(self, cudaMalloc(&p->grad, p->bytes));
     RANK_CUDA(self, cudaMallocHost(&p->given, p->bytes));
@@ -176,7 +192,8 @@ static void compare_results(pair *p) {
     RANK_CHECK(self, !cuda.indices == !cpu.indices, "there are indices, or none");
     if (!cpu.indices)
         return;
-    RANK_CHECK(self, cuda.memory == TAMIS_DEVICE_CUDA, "the result is not in device memory");
+    RANK_CHECK(self, cuda.memory == (p->order->by_host ? TAMIS_DEVICE_CPU : TAMIS_DEVICE_CUDA),
+               "the result is not in its memory");
     size_t bytes = cpu.count * sizeof(float);
     RANK_CHECK(self, memcmp(cuda.indices, cpu.indices, bytes) == 0, "the indices differ");
     RANK_CHECK(self, memcmp(cuda.values, cpu.values, bytes) == 0, "the values differ");

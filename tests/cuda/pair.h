@@ -24,8 +24,12 @@ typedef struct pair_order {
     tamis_nonfinite nonfinite;
     tamis_dtype type;
     const tamis_update *update; /* NULL: gradients */
+    const uint64_t *rows;       /* [nsegments] row lengths; NULL: none has rows */
+    uint32_t rows_capacity;
+    tamis_index_format format;
     bool by_segment; /* a pointer per segment: into two halves that do not follow each other */
     bool real;       /* data_fill_real; else whole numbers */
+    bool by_host;    /* the host drives the device's steps, too */
     uint32_t timeout_ms;
     /* Changes a gradient; NULL: as it is. */
     void (*touch)(uint32_t rank, uint32_t number, float *grad);
@@ -58,6 +62,10 @@ void pair_close(pair *p);
 
 /** The configuration that both have, but for the device. */
 tamis_reducer_config pair_config(const pair_order *order);
+
+/** A reducer of its segments. */
+tamis_status pair_reducer(const pair *p, tamis_comm *comm, const tamis_reducer_config *config,
+                          tamis_reducer **out);
 
 /** The gradient of this rank with that number, into host and, enqueued, into device memory. */
 void pair_fill(pair *p, uint32_t number);

@@ -25,6 +25,7 @@ typedef struct order {
     const char *scheme;
     tamis_dtype type;
     bool nccl;
+    uint32_t capacity;
 } order;
 
 /* The last entry of a row is all that is touched in some. Step 3 touches every row. */
@@ -50,6 +51,7 @@ static tamis_status make(tamis_comm *comm, const order *o, tamis_device device,
     config.density = 0.05;
     config.device = device;
     config.grad_dtype = o->type;
+    config.rows_capacity = o->capacity;
     if (status == TAMIS_OK)
         status = tamis_layout_set_rows(layout, 1, LENGTH);
     if (status == TAMIS_OK)
@@ -66,6 +68,8 @@ static tamis_status one_step(tamis_reducer *reducer, void *grad) {
 }
 
 static void compare(test_rank *self, tamis_reducer *cpu, tamis_reducer *cuda, uint32_t step) {
+    const order *o = self->shared;
+    tamis_stats here = TAMIS_STATS_INIT, there = TAMIS_STATS_INIT;
     tamis_result a = TAMIS_RESULT_INIT, b = TAMIS_RESULT_INIT;
     const float *left, *right;
     RANK_OK(self, tamis_reducer_result(cpu, &a));
@@ -76,7 +80,10 @@ static void compare(test_rank *self, tamis_reducer *cpu, tamis_reducer *cuda, ui
     RANK_OK(self, tamis_reducer_residual(cpu, &left));
     RANK_OK(self, tamis_reducer_residual(cuda, &right));
     RANK_CHECK(self, !left || memcmp(left, right, N * sizeof *left) == 0, "residuals differ");
-    for (size_t i = HEAD; left && i < HEAD + WORDS; i++)
+    RANK_OK(self, tamis_reducer_stats(cpu, &here));
+    RANK_OK(self, tamis_reducer_stats(cuda, &there));
+    RANK_CHECK(self, here.deferred == there.deferred, "step %u: deferred", step);
+    for (size_t i = HEAD; left && o->capacity == 0 && i < HEAD + WORDS; i++)
         RANK_CHECK(self, left[i] == 0.0f, "step %u left something of the rows", step);
 }
 
@@ -112,7 +119,7 @@ static void test_rows_on_a_device_give_the_bits_of_the_cpu(void **state) {
     static const char *const schemes[] = {"tamis", "dense", "all+global+exact+pairs"};
     (void)state;
     for (int i = 0; i < 12; i++) {
-        order o = {schemes[i % 3], (tamis_dtype)(i / 2 % 3), i % 2};
+        order o = {schemes[i % 3], (tamis_dtype)(i / 2 % 3), i % 2, 0};
         if (!test_drawn(5))
             continue;
         test_context("%s, type %d, nccl %d", o.scheme, (int)o.type, (int)o.nccl);
@@ -120,9 +127,21 @@ static void test_rows_on_a_device_give_the_bits_of_the_cpu(void **state) {
     }
 }
 
+static void test_rows_beyond_a_bound_wait_on_a_device_as_on_the_cpu(void **state) {
+    static const uint32_t capacities[] = {1, 7, 89};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        order o = {i % 2 ? "all+global+exact+pairs" : "tamis", (tamis_dtype)i, false, 0};
+        o.capacity = capacities[i];
+        test_context("%s, type %d, capacity %u", o.scheme, (int)o.type, o.capacity);
+        ranks_run(1 + (uint32_t)i, 0, run, &o);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_on_a_device_give_the_bits_of_the_cpu),
+        cmocka_unit_test(test_rows_beyond_a_bound_wait_on_a_device_as_on_the_cpu),
     };
     return cmocka_run_group_tests_name("rows", tests, NULL, NULL);
 }

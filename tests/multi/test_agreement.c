@@ -139,6 +139,9 @@ static void change_over(struct wish *wish) {
 static void change_capacity(struct wish *wish) {
     wish->config.capacity = 2;
 }
+static void change_rows_capacity(struct wish *wish) {
+    wish->config.rows_capacity = 5;
+}
 static void change_threshold(struct wish *wish) {
     wish->config.threshold = 0.5;
 }
@@ -187,6 +190,7 @@ static const struct difference differences[] = {
     {"block", "block", "tamis", change_block, TAMIS_E_MISMATCH},
     {"overselect", "overselect", "tamis", change_over, TAMIS_E_MISMATCH},
     {"capacity", "capacity", "micro", change_capacity, TAMIS_E_MISMATCH},
+    {"rows", "rows_capacity", "tamis", change_rows_capacity, TAMIS_E_MISMATCH},
     {"threshold", "threshold", "micro", change_threshold, TAMIS_E_MISMATCH},
     {"index format", "index_format", "tamis", change_index_format, TAMIS_E_MISMATCH},
     {"wire type", "wire_type", "tamis", change_wire_type, TAMIS_E_MISMATCH},

@@ -13,6 +13,7 @@ class ReducerOptions(TypedDict, total=False):
     block: int
     overselect: float
     capacity: float
+    rows_capacity: int
     threshold: float
     threads: int
     density_max: float

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Segments with rows (collectives/exchange/rows.c): what differs from entries that are picked one
+ * by one. There is no cut, and the union is one of rows.
+ *
+ *     touch    a bit for each row of the residual that is not 0, and their number in each range
+ *     list     of these at most as many as the slot holds, the first ones from a row on that moves
+ *              in every step, in a circle
+ *     ...      seal, all-gather, check, count and unite, as of entries
+ *     expand   all elements of the union, and this rank's values there
+ *
+ * Eight rows, room for three, the circle begins at row 5:
+ *
+ *     touched      1  .  3  4  .  6  7      all of the circle   6 7 | 1 3 4
+ *     listed       1  .  .  .  .  6  7
+ */
+#include "kernels/cuda/ranges.cuh"
+
+#include "kernels/cuda/rows.cuh"
+#include "lib/policy/rules.h"
+
+enum { WORDS = TAM_RANGE_WORDS / TAM_BLOCK_THREADS }; /* of a range, for each thread */
+
+static __device__ __forceinline__ uint32_t words_of(const tam_cuda_rows &rows) {
+    return rows.count / 32 + (rows.count % 32 > 0);
+}
+
+/* -- touch ------------------------------------------------------------------------------------ */
+
+/* Bits of 32 rows, in all lanes. Of short rows, which lie close together, each lane reads one. */
+static __device__ uint32_t touched_of(const tam_cuda_exchange &x, uint32_t word) {
+    const uint64_t length = x.rows.length, first = (uint64_t)word * 32;
+    uint32_t lane = threadIdx.x % 32, left = (uint32_t)(x.rows.count - first), bits = 0;
+    uint32_t nrows = left < 32 ? left : 32;
+    if (length < 32) {
+        uint32_t any = 0;
+        for (uint32_t j = 0; lane < nrows && j < length; j++)
+            any |= tam_magnitude_of(x.acc[(first + lane) * length + j]);
+        return __ballot_sync(TAM_WARP, any > 0);
+    }
+    for (uint32_t q = 0; q < nrows; q++)
+        bits |= (uint32_t)tam_touches(x.acc + (first + q) * length, x.rows.length) << q;
+    return bits;
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) touch(const tam_cuda_exchange x) {
+    uint32_t warps = gridDim.x * TAM_BLOCK_WARPS, nwords = words_of(x.rows);
+    if (x.turn->broken)
+        return;
+    for (uint64_t w = blockIdx.x * TAM_BLOCK_WARPS + threadIdx.x / 32; w < nwords; w += warps) {
+        uint32_t bits = touched_of(x, (uint32_t)w);
+        if (threadIdx.x % 32 == 0) {
+            x.rows.touched[w] = bits;
+            atomicAdd(&x.ranges.entries[w / TAM_RANGE_WORDS], (uint32_t)__popc(bits));
+        }
+    }
+    if (tam_last_block(&x.scratch->touched))
+        tam_place_ranges(x);
+}
+
+/* -- list ------------------------------------------------------------------------------------- */
+
+/* The touched rows by their numbers among these, as a circle that begins with number `first`. */
+struct circle {
+    uint32_t all, first, room;
+};
+
+/* Of the last range the words past the end have no rows. */
+static __device__ __forceinline__ uint32_t word_of(const tam_cuda_rows &rows, uint64_t word) {
+    return word < words_of(rows) ? rows.touched[word] : 0;
+}
+
+/* Touched rows below `row`; the whole block calls it. */
+static __device__ uint32_t touched_before(const tam_cuda_exchange &x, uint32_t row) {
+    uint32_t range = row / TAM_RANGE, last = row / 32, count = 0;
+    for (uint32_t w = range * TAM_RANGE_WORDS + threadIdx.x; w <= last; w += TAM_BLOCK_THREADS)
+        count += __popc(x.rows.touched[w] & (w < last ? UINT32_MAX : (1u << row % 32) - 1));
+    return x.ranges.offsets[range] + (uint32_t)tam_block_sum(count);
+}
+
+static __device__ circle circle_of(const tam_cuda_exchange &x) {
+    circle c = {x.ranges.offsets[x.ranges.count], 0, x.slots.capacity};
+    c.first = touched_before(x, tam_rule_first_row(x.turn->step, c.room, x.rows.count));
+    return c;
+}
+
+/* Where the i-th touched row comes in the list, which ascends. @return whether it is listed */
+static __device__ __forceinline__ bool find_place(const circle &c, uint32_t i, uint32_t *place) {
+    uint32_t behind = c.all - c.first; /* those from the first on, which come first */
+    bool turned = i < c.first;
+    uint32_t before = c.all <= c.room ? c.first : c.room > behind ? c.room - behind : 0;
+    *place = turned ? i : before + (i - c.first);
+    return c.all <= c.room || (turned ? i < before : i - c.first < c.room);
+}
+
+/* @return this thread's part of the checksum of the list */
+static __device__ uint64_t list_range(const tam_cuda_exchange &x, const circle &c, uint32_t range,
+                                      uint32_t *list) {
+    typedef cub::BlockScan<uint32_t, TAM_BLOCK_THREADS> scan;
+    __shared__ typename scan::TempStorage space;
+    uint64_t first = (uint64_t)range * TAM_RANGE_WORDS + threadIdx.x * WORDS, checksum = 0;
+    uint32_t count = 0, before, place;
+    for (uint32_t w = 0; w < WORDS; w++)
+        count += __popc(word_of(x.rows, first + w));
+    scan(space).ExclusiveSum(count, before);
+    uint32_t i = x.ranges.offsets[range] + before;
+    for (uint64_t w = first; w < first + WORDS; w++) {
+        for (uint32_t rest = word_of(x.rows, w); rest; rest &= rest - 1, i++) {
+            uint32_t row = (uint32_t)w * 32 + (uint32_t)__ffs((int)rest) - 1;
+            if (!find_place(c, i, &place))
+                continue;
+            list[place] = row;
+            checksum += tam_sum_word(TAM_SUM_INDICES, place, row);
+        }
+    }
+    __syncthreads(); /* space is reused */
+    return checksum;
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    list_rows(const tam_cuda_exchange x, uint32_t *list, tam_cuda_picked *picked) {
+    if (x.turn->broken)
+        return;
+    const circle c = circle_of(x);
+    uint64_t checksum = 0;
+    for (uint32_t range = blockIdx.x; range < x.ranges.count; range += gridDim.x)
+        checksum += list_range(x, c, range, list);
+    checksum = tam_block_sum(checksum);
+    if (threadIdx.x > 0)
+        return;
+    tam_add64(&picked->checksum, checksum);
+    if (blockIdx.x > 0)
+        return;
+    picked->count = c.all < c.room ? c.all : c.room;
+    picked->deferred = (c.all - picked->count) * x.rows.length;
+}
+
+/* -- expand ----------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) expand(const tam_cuda_exchange x) {
+    tam_cuda_verdict *verdict = &x.scratch->verdict;
+    uint32_t status = verdict->status, length = x.rows.length;
+    uint32_t count = status == TAMIS_OK ? verdict->count * length : 0;
+    tam_pad(x, count, status == TAMIS_E_PROTOCOL);
+    if (status != TAMIS_OK)
+        return;
+    for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
+        uint32_t row = x.rows.united[(uint32_t)i / length];
+        uint32_t index = row * length + (uint32_t)i % length;
+        x.indices[i] = index;
+        x.values[i] = x.acc[index];
+    }
+    if (tam_last_block(&x.scratch->expanded) && threadIdx.x == 0)
+        verdict->count = count;
+}
+
+/* -- launch ----------------------------------------------------------------------------------- */
+
+extern "C" int tam_launch_list(const tam_cuda_exchange *job, uint32_t *list,
+                               tam_cuda_picked *picked, void *stream) {
+    uint64_t warps = job->rows.count / 32 + 1;
+    int error = tam_launch(touch, tam_blocks_for(job, warps / TAM_BLOCK_WARPS + 1), stream, *job);
+    return error ? error
+                 : tam_launch(list_rows, tam_blocks_for(job, job->ranges.count), stream, *job, list,
+                              picked);
+}
+
+extern "C" int tam_launch_expand(const tam_cuda_exchange *job, void *stream) {
+    return tam_launch(expand, tam_blocks_for(job, job->room / TAM_PIECE + 1), stream, *job);
+}
