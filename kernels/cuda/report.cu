@@ -100,9 +100,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
            uint32_t lane, tam_cuda_report *ring) {
     __shared__ own_figures own;
     double acc_sum = 0.0;
-    for (uint32_t b = 0; b < x.nbuckets; b++)
-        if (!tam_scheme_rowed(x.all[b].scheme)) /* all threads alike */
-            acc_sum = add_groups(x.all[b].group_sums, x.all[b].grid.ngroups, acc_sum);
+    for (uint32_t b = 0; b < x.nbuckets; b++) /* those of rows stay 0: nobody makes them */
+        acc_sum = add_groups(x.all[b].group_sums, x.all[b].grid.ngroups, acc_sum);
     load_figures(x, targets, &own);
     if (threadIdx.x > 0)
         return;

@@ -80,4 +80,7 @@ void pair_accumulate(pair *p, uint32_t number);
 /** Results, gradients, residuals, figures, targets of buckets: both alike. */
 void pair_compare(pair *p);
 
+/** The targets alone, also where there is no result. */
+void pair_compare_buckets(pair *p);
+
 #endif
