@@ -90,8 +90,6 @@ static __device__ void measure_groups(const tam_cuda_control &job) {
 /* Thread 0: the norm of the bucket. All that share k have them, or none: the first says so. */
 static __device__ void add_norms(const tam_cuda_control &job, shared_state &shared) {
     double sum = 0.0;
-    if (tam_scheme_rowed(job.scheme))
-        return;
     for (uint32_t g = 0; g < job.slots.nstats; g++)
         sum += job.norms[g];
     shared.norm = sum;

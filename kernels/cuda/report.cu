@@ -101,8 +101,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     __shared__ own_figures own;
     double acc_sum = 0.0;
     for (uint32_t b = 0; b < x.nbuckets; b++)
-        if (!tam_scheme_rowed(x.all[b].scheme)) /* all threads alike */
-            acc_sum = add_groups(x.all[b].group_sums, x.all[b].nsums, acc_sum);
+        acc_sum = add_groups(x.all[b].group_sums, x.all[b].nsums, acc_sum);
     load_figures(x, targets, &own);
     if (threadIdx.x > 0)
         return;

@@ -121,7 +121,7 @@ static void describe(tam_cuda_step *s, float *acc) {
         .found = d->found,
         .picked = d->picked,
         .group_sums = d->group_sums,
-        .nsums = d->grid.ngroups,
+        .nsums = tam_cuda_is_rowed(plan) ? 0 : d->grid.ngroups, /* rows have no sums */
         .acc = acc,
         .share = share,
         .room = share > 0 ? share * plan->nranks : plan->union_max,

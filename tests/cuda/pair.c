@@ -236,6 +236,8 @@ static void compare_stats(pair *p) {
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
         RANK_CHECK(p->self, pairs[i][0] == pairs[i][1], "figure %zu is %llu, not %llu", i,
                    (unsigned long long)pairs[i][0], (unsigned long long)pairs[i][1]);
+    RANK_CHECK(p->self, cuda.density == cpu.density, "density %g, not %g", cuda.density,
+               cpu.density);
     RANK_CHECK(p->self, cuda.update_scale == cpu.update_scale, "scale %g, not %g",
                cuda.update_scale, cpu.update_scale);
     RANK_CHECK(p->self, cuda.threshold == cpu.threshold, "threshold %g, not %g", cuda.threshold,
@@ -247,7 +249,7 @@ static void compare_stats(pair *p) {
                "norm of the residual %g, not %g", cuda.residual_norm, cpu.residual_norm);
 }
 
-static void compare_buckets(pair *p) {
+void pair_compare_buckets(pair *p) {
     uint32_t count = tamis_reducer_nbuckets(p->cpu);
     RANK_CHECK(p->self, tamis_reducer_nbuckets(p->cuda) == count, "they differ in buckets");
     for (uint32_t i = 0; i < count; i++) {
@@ -266,5 +268,5 @@ void pair_compare(pair *p) {
     if (!p->self->failure[0])
         compare_stats(p);
     if (!p->self->failure[0])
-        compare_buckets(p);
+        pair_compare_buckets(p);
 }

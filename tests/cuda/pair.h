@@ -85,4 +85,7 @@ void pair_compare_vectors(pair *p);
 /** These, results, figures, targets of buckets. */
 void pair_compare(pair *p);
 
+/** The targets alone, also where there is no result. */
+void pair_compare_buckets(pair *p);
+
 #endif

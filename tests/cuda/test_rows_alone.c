@@ -254,6 +254,7 @@ static void move_state(test_rank *self) {
         tamis_reducer *from = i < 5 ? p.cuda : p.cpu, *to = i < 5 ? p.cpu : p.cuda;
         RANK_OK(self, tamis_reducer_save(from, path));
         RANK_OK(self, tamis_reducer_load(to, path)); /* `from` just goes on */
+        pair_compare_buckets(&p);
     }
     pair_close(&p);
 }

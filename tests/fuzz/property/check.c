@@ -15,6 +15,7 @@
 static float nodes[MOST_RANKS][MOST_LENGTH]; /* residuals of nodes */
 static bool member[MOST_LENGTH];             /* entry is in the result */
 static float value[MOST_LENGTH];             /* of the result; 0 elsewhere */
+static bool leaves[MOST_LENGTH];             /* entry is of a row that is listed */
 static double owed[MOST_LENGTH];             /* gradients less what was applied, over all steps */
 
 bool look_fail(look *l, const char *format, ...) {
@@ -156,6 +157,7 @@ static void open_look(look *l, uint32_t step) {
     l->all = &l->r->common[step];
     l->skipped = l->r->moments[step][0].stats.skipped != 0;
     fuzz_model(l->r, step, &l->m);
+    look_rows(l, leaves);
     l->largest = 0.0;
     for (uint32_t v = 0; v < l->m.nranks; v++) {
         for (uint64_t i = 0; i < l->n; i++) {
@@ -228,6 +230,7 @@ bool fuzz_check(const record *r, char failure[SENTENCE]) {
               .n = fuzz_length(r->fuzz),
               .member = member,
               .value = value,
+              .leaves = leaves,
               .failure = failure};
     memset(owed, 0, (size_t)l.n * sizeof owed[0]);
     for (uint32_t step = 0; step < r->nsteps; step++) {

@@ -243,6 +243,14 @@ static void draw_steps(dice *d, fuzz_case *c) {
     }
 }
 
+/* Of segments with rows; mostly not where it is refused. */
+static void draw_bound(dice *d, fuzz_case *c) {
+    uint32_t most = 1 + roll(d, chance(d, 50) ? 4 : 100);
+    bool rows = fuzz_ordinary(c) < fuzz_length(c), refused = fuzz_is(c, 3, "dense");
+    if (chance(d, 50) && (rows || chance(d, 5)) && (!refused || chance(d, 5)))
+        c->config.rows_capacity = most;
+}
+
 void fuzz_draw(uint64_t seed, uint64_t number, fuzz_case *out) {
     dice own = {fuzz_mix(fuzz_mix(seed) ^ number)}, *d = &own;
     *out = (fuzz_case){.seed = seed, .number = number};
@@ -262,6 +270,7 @@ void fuzz_draw(uint64_t seed, uint64_t number, fuzz_case *out) {
     out->ordered = chance(d, 30);
     out->callback = chance(d, 15);
     out->messages = chance(d, 50);
+    draw_bound(d, out);
 }
 
 /* The model of the link, by which buckets are planned and exchange auto chooses, knows the stages

@@ -85,6 +85,24 @@ static bool check_everything(look *l, uint64_t i) {
     return compare(l, i, sum_of_all(l, i));
 }
 
+static bool check_kept(look *l, uint64_t i) {
+    for (uint32_t v = 0; v < l->m.nranks; v++) {
+        if (l->after[v][i] != l->m.acc[v][i])
+            return look_fail(l, "entry %llu is not in the result; rank %u had %.9g and keeps %.9g",
+                             (unsigned long long)i, v, (double)l->m.acc[v][i],
+                             (double)l->after[v][i]);
+    }
+    return true;
+}
+
+static bool check_bound_entry(look *l, uint64_t i) {
+    if (l->all->listed && l->member[i] != l->leaves[i])
+        return look_fail(l, "entry %llu of a row that is %slisted is %sin the result",
+                         (unsigned long long)i, l->leaves[i] ? "" : "not ",
+                         l->member[i] ? "" : "not ");
+    return l->leaves[i] ? check_everything(l, i) : check_kept(l, i);
+}
+
 static bool check_row_entry(look *l, const tamis_bucket *b, uint64_t i) {
     uint32_t length = l->c->rows[b->first_segment];
     uint64_t begin = i - (i - b->begin) % length;
@@ -123,16 +141,6 @@ static bool check_pairs(look *l, uint64_t i) {
                              (unsigned long long)i, v, (double)given[v]);
     }
     return compare(l, i, rank_tree_sum(given, 1, l->m.nranks)); /* what is not given counts as 0 */
-}
-
-static bool check_kept(look *l, uint64_t i) {
-    for (uint32_t v = 0; v < l->m.nranks; v++) {
-        if (l->after[v][i] != l->m.acc[v][i])
-            return look_fail(l, "entry %llu is not in the result; rank %u had %.9g and keeps %.9g",
-                             (unsigned long long)i, v, (double)l->m.acc[v][i],
-                             (double)l->after[v][i]);
-    }
-    return true;
 }
 
 /* bfloat16: the rank that rounded the sum also keeps the rounding error. */
@@ -188,7 +196,7 @@ bool look_entry(look *l, const tamis_bucket *b, uint64_t i) {
     if (look_is_kind(b, "dense"))
         return check_everything(l, i);
     if (look_is_kind(b, "rows"))
-        return check_row_entry(l, b, i);
+        return l->c->config.rows_capacity > 0 ? check_bound_entry(l, i) : check_row_entry(l, b, i);
     bool drops = l->c->config.nonfinite == TAMIS_NONFINITE_DROP;
     if (drops && l->value[i] == 0.0f && look_may_overflow(l, i) && all_cleared(l, i))
         return true;

@@ -19,6 +19,7 @@ typedef struct look {
     bool skipped;
     const bool *member; /* [n] entry is in the result */
     const float *value; /* [n] of the result; 0 elsewhere */
+    const bool *leaves; /* [n] entry is of a row that some rank lists, config.rows_capacity */
     char *failure;
 } look;
 
@@ -35,6 +36,9 @@ bool look_is_mixed(const look *l);
 
 /** An entry of a step that was applied. */
 bool look_entry(look *l, const tamis_bucket *b, uint64_t i);
+
+/** bound.c: fill in `leaves`. */
+void look_rows(look *l, bool *leaves);
 
 bool look_moments(look *l);
 

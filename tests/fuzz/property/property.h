@@ -12,6 +12,7 @@
  *     model.c      what each rank has accumulated in a step, by the formulas of tamis.h, bit for
  *                  bit
  *     check.c, entry.c, choice.c   what must then hold for every step
+ *     bound.c      rows that are listed
  *     figures.c    statistics, counts, and the comparison with the twin
  */
 #ifndef FUZZ_PROPERTY_H

@@ -53,7 +53,7 @@ static void make_usual(fuzz_case *c, uint32_t what) {
         o->block = 0, o->overselect = 0.0;
         break;
     case 6:
-        o->capacity = 0.0;
+        o->capacity = 0.0, o->rows_capacity = 0;
         break;
     case 7:
         o->threshold = 0.0;

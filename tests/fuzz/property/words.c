@@ -51,6 +51,7 @@ static void describe_config(page *p, const fuzz_case *c) {
     say_number(p, "block", o->block, 0);
     say_number(p, "overselect", o->overselect, 0.0);
     say_number(p, "capacity", o->capacity, 0.0);
+    say_number(p, "rows_capacity", o->rows_capacity, 0);
     say_number(p, "threshold", o->threshold, 0.0);
     say_number(p, "threads", o->threads, 1);
     say_number(p, "grad_dtype", o->grad_dtype, 0);
