@@ -145,10 +145,6 @@ static tamis_status save(tam_cuda_step *s) {
 /* -- phases ----------------------------------------------------------------------------------- */
 
 static tamis_status begin(tam_cuda_step *s) {
-    const tam_cuda_words scratch = tam_cuda_step_scratch(s);
-    TAM_CUDA_TRY(cudaMemsetAsync(scratch.words, 0, scratch.count * sizeof scratch.words[0],
-                                 s->round->lane.stream),
-                 "clearing the scratch of a step");
     TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, s->round->lane.stream));
     return TAMIS_OK;
 }

@@ -177,26 +177,40 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 
 /* -- launch ----------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    reset(tam_cuda_found *found, tam_cuda_select select, tam_cuda_picked *picked,
-          tam_cuda_words scratch) {
+/* A thread for each word of the histograms. */
+enum { CLEARING = DIGITS * TAM_DIGITS / TAM_BLOCK_THREADS };
+
+static __device__ void clear(const tam_cuda_fresh &fresh) {
     uint32_t i = blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
-    for (uint32_t w = i; w < scratch.count; w += gridDim.x * TAM_BLOCK_THREADS)
-        scratch.words[w] = 0;
-    if (i < DIGITS * TAM_DIGITS)
-        select.histogram[i] = 0;
+    for (uint32_t w = i; w < fresh.scratch.count; w += gridDim.x * TAM_BLOCK_THREADS)
+        fresh.scratch.words[w] = 0;
+    fresh.select.histogram[i] = 0;
     if (i > 0)
         return;
-    if (found)
-        *found = tam_cuda_found{};
-    *select.search = tam_cuda_search{};
-    *picked = tam_cuda_picked{};
+    if (fresh.found)
+        *fresh.found = tam_cuda_found{};
+    *fresh.select.search = tam_cuda_search{};
+    *fresh.picked = tam_cuda_picked{};
 }
 
-extern "C" int tam_launch_reset(tam_cuda_found *found, tam_cuda_select select,
-                                tam_cuda_picked *picked, tam_cuda_words scratch, void *stream) {
-    return tam_launch(reset, DIGITS * TAM_DIGITS / TAM_BLOCK_THREADS, stream, found, select, picked,
-                      scratch);
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) reset(const tam_cuda_fresh fresh) {
+    clear(fresh);
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    start(tam_cuda_source *to, const tam_cuda_source value, const tam_cuda_fresh fresh) {
+    clear(fresh);
+    if (tam_thread_of_grid() == 0)
+        *to = value;
+}
+
+extern "C" int tam_launch_reset(const tam_cuda_fresh *fresh, void *stream) {
+    return tam_launch(reset, CLEARING, stream, *fresh);
+}
+
+extern "C" int tam_launch_start(tam_cuda_source *to, tam_cuda_source value,
+                                const tam_cuda_fresh *fresh, void *stream) {
+    return tam_launch(start, CLEARING, stream, to, value, *fresh);
 }
 
 extern "C" int tam_launch_cut(const tam_cuda_cut *job, void *stream) {

@@ -300,8 +300,6 @@ static tamis_status begin(tam_cuda_step *s) {
         .indices = own_list(s),
         .picked = d->picked,
     };
-    TAM_CUDA_LAUNCH(
-        tam_launch_reset(d->found, d->select, d->picked, tam_cuda_step_scratch(s), stream));
     TAM_CUDA_LAUNCH(tam_launch_accumulate(&s->target, stream));
     TAM_CUDA_LAUNCH(tam_launch_collect(&s->target, stream));
     TAM_CUDA_LAUNCH(tam_launch_cut(&cut, stream));

@@ -99,8 +99,8 @@ struct tam_cuda_step {
  * it. */
 tamis_status tam_cuda_step_make(tam_cuda_step *step, tam_cuda_step **out);
 
-/** The scratch of a step, to be cleared when it begins. */
-tam_cuda_words tam_cuda_step_scratch(const tam_cuda_step *step);
+/** What is cleared when a step begins. */
+tam_cuda_fresh tam_cuda_step_fresh(const tam_cuda_step *step);
 
 /** The messages of an exchange whose values are floats in equal shares. */
 void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_exchange *exchange,
