@@ -162,9 +162,8 @@ static tamis_status settle(tam_cuda_step *s) {
 }
 
 static tamis_status finish(tam_cuda_step *first, uint32_t by) {
-    const tam_cuda_round *r = first->round;
-    TAM_CUDA_LAUNCH(tam_launch_report(&first->exchange, first->control.state, NULL, by,
-                                      r->reports[by], r->travel));
+    const tam_cuda_reporting reporting = tam_cuda_round_reporting(first, by);
+    TAM_CUDA_LAUNCH(tam_launch_report(&reporting, first->round->travel));
     return TAMIS_OK;
 }
 

@@ -344,9 +344,9 @@ static tamis_status settle(tam_cuda_step *s) {
 
 static tamis_status finish(tam_cuda_step *first, uint32_t by) {
     const tam_cuda_round *r = first->round;
-    TAM_CUDA_LAUNCH(tam_launch_control(r->controls, &r->shares, r->travel));
-    TAM_CUDA_LAUNCH(tam_launch_report(&first->exchange, first->control.state, r->shares.now, by,
-                                      r->reports[by], r->travel));
+    tam_cuda_reporting reporting = tam_cuda_round_reporting(first, by);
+    reporting.targets = r->shares.now;
+    TAM_CUDA_LAUNCH(tam_launch_control(r->controls, &r->shares, &reporting, r->travel));
     return TAMIS_OK;
 }
 

@@ -28,7 +28,7 @@ typedef struct tam_cuda_kind {
     tamis_status (*begin)(tam_cuda_step *step);
     tamis_status (*survey)(tam_cuda_step *step);
     tamis_status (*settle)(tam_cuda_step *step);
-    /** What follows the result, for all buckets; the report last. @param by  the launcher */
+    /** What follows the result, for all buckets, with the report. @param by  the launcher */
     tamis_status (*finish)(tam_cuda_step *first, uint32_t by);
 } tam_cuda_kind;
 
@@ -122,6 +122,9 @@ tamis_status tam_cuda_round_open(tam_cuda_step *first);
 
 /** Add a step that has its memory to its round; the last one completes the round. */
 tamis_status tam_cuda_round_join(tam_cuda_step *step);
+
+/** The report on a step of that launcher, without targets. */
+tam_cuda_reporting tam_cuda_round_reporting(const tam_cuda_step *first, uint32_t by);
 
 /** Later work on `behind` runs after what `stream` holds now. */
 tamis_status tam_cuda_follow(cudaStream_t behind, cudaStream_t stream, cudaEvent_t event);
