@@ -301,8 +301,8 @@ static tamis_status begin(tam_cuda_step *s) {
         .picked = d->picked,
     };
     TAM_CUDA_LAUNCH(tam_launch_accumulate(&s->target, stream));
-    TAM_CUDA_LAUNCH(tam_launch_collect(&s->target, stream));
-    TAM_CUDA_LAUNCH(tam_launch_cut(&cut, stream));
+    TAM_CUDA_LAUNCH(tam_launch_collect_counted(&s->target, &cut, stream));
+    TAM_CUDA_LAUNCH(tam_launch_choose(&cut, stream));
     if (is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
     TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
