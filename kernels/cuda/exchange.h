@@ -9,7 +9,8 @@
  * own, and their codes in the slots.
  *
  *     tam_launch_pack     packed: the codes of the own list
- *     tam_launch_seal     header and checksum of the own slot
+ *     tam_launch_seal     header and checksum of the own slot; by the end of the cut, if the slot
+ *                         holds nothing but the list: tam_launch_emit_sealed
  *                         ... all-gather of the slots ...
  *     tam_launch_unpack   packed: the lists of the other ranks
  *     tam_launch_check    every slot, every index; the first verdict; exclusive: what count does
@@ -213,6 +214,8 @@ int tam_launch_unpack(const tam_cuda_exchange *job, void *stream);
 int tam_launch_give(const tam_cuda_exchange *job, void *stream);
 int tam_launch_take(const tam_cuda_exchange *job, void *stream);
 int tam_launch_seal(const tam_cuda_exchange *job, void *stream);
+/** tam_launch_emit and _seal, of a slot whose list is u32 and has no values. */
+int tam_launch_emit_sealed(const tam_cuda_cut *cut, const tam_cuda_exchange *job, void *stream);
 int tam_launch_check(const tam_cuda_exchange *job, void *stream);
 int tam_launch_count(const tam_cuda_exchange *job, void *stream);
 int tam_launch_unite(const tam_cuda_exchange *job, void *stream);

@@ -122,15 +122,17 @@ extern "C" int tam_launch_start(tam_cuda_source *to, tam_cuda_source value,
     return tam_launch(start, CLEARING, stream, to, value, *fresh);
 }
 
-extern "C" int tam_launch_choose(const tam_cuda_cut *job, void *stream) {
+extern "C" int tam_launch_search(const tam_cuda_cut *job, void *stream) {
     uint32_t blocks = job->grid.blocks;
     int error = tam_launch(count_chunks, blocks, stream, *job);
     for (uint32_t digit = 1; digit < DIGITS && !error; digit++)
         error = tam_launch(count_digit, blocks, stream, *job, digit);
-    return error ? error : tam_launch_emit(job, stream);
+    return error;
 }
 
 extern "C" int tam_launch_cut(const tam_cuda_cut *job, void *stream) {
     int error = tam_launch(count_list, job->grid.blocks, stream, *job);
-    return error ? error : tam_launch_choose(job, stream);
+    if (!error)
+        error = tam_launch_search(job, stream);
+    return error ? error : tam_launch_emit(job, stream);
 }

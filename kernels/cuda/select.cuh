@@ -9,9 +9,6 @@
 
 #include "kernels/cuda/chunk.cuh"
 
-/** The end of a cut, emit.cu: counts entries over the cutoff and at it, writes the indices. */
-extern "C" int tam_launch_emit(const tam_cuda_cut *job, void *stream);
-
 /* -- keys ------------------------------------------------------------------------------------- */
 
 /* How keys of a group's entries are computed. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * The messages of a step: seal the own slot, and check those of all ranks before they are used. The
- * last block of a check writes the verdict, the same on all ranks.
+ * The messages of a step: seal the own slot (its head: seal.cuh), and check those of all ranks
+ * before they are used. The last block of a check writes the verdict, the same on all ranks.
  */
 #include "kernels/cuda/ranges.cuh"
+#include "kernels/cuda/seal.cuh"
 
 /* -- seal ------------------------------------------------------------------------------------- */
 
@@ -57,62 +58,6 @@ static __device__ __forceinline__ void sum_codes(const tam_cuda_exchange &x, uin
         tam_add64(&x.scratch->sent, sum);
 }
 
-static __device__ __forceinline__ tam_head_due due_of(const tam_cuda_exchange &x, uint32_t r) {
-    tam_head_due due = {x.ledger->config, x.turn->step, x.ledger->last_result, r, x.slots.capacity};
-    return due;
-}
-
-static __device__ __forceinline__ uint32_t at_most_32_bits(uint64_t count) {
-    return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
-}
-
-static __device__ __forceinline__ void fill_tallies(const tam_cuda_exchange &x, float *tallies) {
-    const tam_cuda_picked *picked = x.picked;
-    bool known = x.turn->listed && x.found->complete;
-    tam_tally_count(tallies, TAM_TALLY_DEFERRED, picked->deferred);
-    tam_tally_count(tallies, TAM_TALLY_CANDIDATES, known ? (uint32_t)x.found->total : 0);
-    tam_tally_count(tallies, TAM_TALLY_NONFINITE,
-                    at_most_32_bits(x.found->nonfinite + x.ledger->early.nonfinite));
-    tallies[TAM_TALLY_UNKNOWN] = known ? 0.0f : 1.0f;
-    tallies[TAM_TALLY_RESCANS] = picked->rescanned ? 1.0f : 0.0f;
-}
-
-static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, tam_head *h) {
-    const tam_cuda_picked *picked = x.picked;
-    const tam_head_due due = due_of(x, x.slots.rank);
-    bool key = picked->count > 0 && picked->key > 0 && picked->key < TAM_INFINITE_BITS;
-    bool bad = x.found->nonfinite + x.ledger->early.nonfinite > 0;
-    tam_head own = {};
-    own.count = picked->count;
-    own.index_bytes =
-        tam_is_packed(x.slots) ? x.scratch->code_bytes : picked->count * (uint32_t)sizeof(uint32_t);
-    own.key = __uint_as_float(picked->key);
-    tam_head_flag(&own, (key ? TAM_HEAD_HAS_KEY : 0u) | (bad ? TAM_HEAD_NONFINITE : 0u));
-    tam_head_address(&own, &due);
-    *h = own;
-}
-
-/* Clear the slots of the last step: what this step's gather does not overwrite must not look valid.
- */
-static __device__ __forceinline__ void forget_slots(const tam_cuda_exchange &x) {
-    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
-        if (r != x.slots.rank)
-            tam_header_of(x.slots, r)->turn = 0; /* not sealed */
-    }
-}
-
-/* A broken exchange stays broken: it keeps the verdict of the step that broke it. */
-static __device__ __forceinline__ void open_verdict(const tam_cuda_exchange &x, double squares) {
-    tam_cuda_verdict *verdict = &x.scratch->verdict;
-    verdict->step = x.turn->step;
-    verdict->picked_sum = squares;
-    if (x.turn->broken == 0)
-        return;
-    verdict->status = x.turn->broken;
-    verdict->refused = x.common->refused;
-    verdict->rank = x.common->rank;
-}
-
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_exchange x) {
     uint32_t pieces = tam_pieces_of(x.slots.with_values ? x.picked->count : 0);
     uint32_t codes = tam_pieces_of(tam_is_packed(x.slots) ? (x.scratch->code_bytes + 3) / 4 : 0);
@@ -120,26 +65,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_
         gather_piece(x, piece);
     for (uint32_t piece = blockIdx.x; piece < codes; piece += gridDim.x)
         sum_codes(x, piece);
-    if (!tam_last_block(&x.scratch->sealed))
-        return;
-    forget_slots(x);
-    tam_head *h = tam_header_of(x.slots, x.slots.rank);
-    float *tallies = tam_tallies_of(x.slots, x.slots.rank);
-    for (uint32_t g = threadIdx.x; g < x.slots.nstats; g += TAM_BLOCK_THREADS)
-        tallies[TAM_TALLIES + g] = tam_tally_share(x.group_sums[g], x.slots.nranks);
-    double squares = tam_block_fold_list(x.piece_sums, pieces);
-    if (threadIdx.x == 0) {
-        fill_header(x, h);
-        fill_tallies(x, tallies);
-        open_verdict(x, squares);
-    }
-    __syncthreads();
-    uint64_t head = tam_block_sum(tam_share_of_head(x.slots, x.slots.rank));
-    if (threadIdx.x == 0) {
-        const tam_head_due due = due_of(x, x.slots.rank);
-        uint64_t list = tam_is_packed(x.slots) ? 0 : x.picked->checksum;
-        h->check = tam_head_check_of(&due, head + list + x.scratch->sent);
-    }
+    if (tam_last_block(&x.scratch->sealed))
+        tam_seal_slot(x, tam_block_fold_list(x.piece_sums, pieces));
 }
 
 /* -- check: lists ----------------------------------------------------------------------------- */
@@ -245,7 +172,7 @@ static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint3
 static __device__ tam_refusal refuse(const tam_cuda_exchange &x, uint32_t r) {
     const tam_head *h = tam_header_of(x.slots, r);
     const tam_cuda_tally *tally = &x.tallies[r];
-    const tam_head_due due = due_of(x, r);
+    const tam_head_due due = tam_due_of(x, r);
     tam_refusal why = tam_head_check(h, &due);
     if (why != TAM_REFUSED_NOTHING)
         return why;

@@ -283,6 +283,20 @@ static uint32_t *own_list(const tam_cuda_step *s) {
     return (uint32_t *)(void *)(own + tam_head_bytes(TAM_TALLIES + slots->nstats));
 }
 
+/* The indices, and the slot. */
+static tamis_status seal(tam_cuda_step *s, const tam_cuda_cut *cut) {
+    void *stream = s->round->lane.stream;
+    if (!is_packed(&s->plan) && !s->plan.with_values) {
+        TAM_CUDA_LAUNCH(tam_launch_emit_sealed(cut, &s->exchange, stream));
+        return TAMIS_OK;
+    }
+    TAM_CUDA_LAUNCH(tam_launch_emit(cut, stream));
+    if (is_packed(&s->plan))
+        TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
+    TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
+    return TAMIS_OK;
+}
+
 static tamis_status begin(tam_cuda_step *s) {
     const tam_cuda_device *d = s->device;
     void *stream = s->round->lane.stream;
@@ -302,11 +316,8 @@ static tamis_status begin(tam_cuda_step *s) {
     };
     TAM_CUDA_LAUNCH(tam_launch_accumulate(&s->target, stream));
     TAM_CUDA_LAUNCH(tam_launch_collect_counted(&s->target, &cut, stream));
-    TAM_CUDA_LAUNCH(tam_launch_choose(&cut, stream));
-    if (is_packed(&s->plan))
-        TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
-    TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
-    return TAMIS_OK;
+    TAM_CUDA_LAUNCH(tam_launch_search(&cut, stream));
+    return seal(s, &cut);
 }
 
 tamis_status tam_cuda_step_unite(tam_cuda_step *s) {

@@ -11,7 +11,7 @@
  *                             candidates into a pool; sums per chunk
  *     tam_launch_collect      pool -> ordered list; sums per group
  *     tam_launch_cut          list, or else the own chunks -> exactly k indices, ascending
- *     tam_launch_collect_counted, _choose   the two, one launch less, where both are known
+ *     tam_launch_collect_counted, _search, _emit     both, with a launch less, where both are known
  *     tam_launch_gather/apply/put     walks over chosen indices
  */
 #ifndef TAM_CUDA_VIEW_H
@@ -189,11 +189,12 @@ int tam_launch_accumulate(const tam_cuda_accumulate *job, void *stream);
 int tam_launch_collect(const tam_cuda_accumulate *job, void *stream);
 int tam_launch_cut(const tam_cuda_cut *job, void *stream);
 
-/** Both, as two halves: the first pass of the cut counts the list while it is written. A list that
- * does not serve this cut is not written. */
+/** Both: the first pass of the cut counts the list while it is written; the next ones find the
+ * cutoff; the last ones write the indices. A list that does not serve the cut is not written. */
 int tam_launch_collect_counted(const tam_cuda_accumulate *job, const tam_cuda_cut *cut,
                                void *stream);
-int tam_launch_choose(const tam_cuda_cut *job, void *stream);
+int tam_launch_search(const tam_cuda_cut *job, void *stream);
+int tam_launch_emit(const tam_cuda_cut *job, void *stream);
 
 /** *to = value. The value is part of the launch, and so of a graph that captures it. */
 int tam_launch_source(tam_cuda_source *to, tam_cuda_source value, void *stream);
