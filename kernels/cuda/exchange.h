@@ -9,8 +9,8 @@
  * own, and their codes in the slots.
  *
  *     tam_launch_pack     packed: the codes of the own list
- *     tam_launch_seal     header and checksum of the own slot; by the end of the cut, if the slot
- *                         holds nothing but the list: tam_launch_emit_sealed
+ *     tam_launch_seal     values in the own slot; its header and checksum. Without values the
+ *                         launch before seals it: tam_launch_pack, or tam_launch_emit_sealed
  *                         ... all-gather of the slots ...
  *     tam_launch_unpack   packed: the lists of the other ranks
  *     tam_launch_check    every slot, every index; the first verdict; exclusive: what count does

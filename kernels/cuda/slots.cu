@@ -49,22 +49,10 @@ static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, 
     }
 }
 
-/* packed: the checksum of one piece of the codes. */
-static __device__ __forceinline__ void sum_codes(const tam_cuda_exchange &x, uint32_t piece) {
-    uint64_t sum = tam_block_sum(
-        tam_share_of_bytes(TAM_SUM_INDICES, tam_codes_of(x.slots, x.slots.rank),
-                           x.scratch->code_bytes, piece * TAM_PIECE, (piece + 1) * TAM_PIECE));
-    if (threadIdx.x == 0)
-        tam_add64(&x.scratch->sent, sum);
-}
-
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_exchange x) {
     uint32_t pieces = tam_pieces_of(x.slots.with_values ? x.picked->count : 0);
-    uint32_t codes = tam_pieces_of(tam_is_packed(x.slots) ? (x.scratch->code_bytes + 3) / 4 : 0);
     for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
         gather_piece(x, piece);
-    for (uint32_t piece = blockIdx.x; piece < codes; piece += gridDim.x)
-        sum_codes(x, piece);
     if (tam_last_block(&x.scratch->sealed))
         tam_seal_slot(x, tam_block_fold_list(x.piece_sums, pieces));
 }
@@ -265,8 +253,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_c
 /* -- launch ----------------------------------------------------------------------------------- */
 
 extern "C" int tam_launch_seal(const tam_cuda_exchange *job, void *stream) {
-    bool pieces = job->slots.with_values || tam_is_packed(job->slots);
-    uint64_t count = pieces ? tam_pieces_of(tam_slot_words(job->slots)) : 1;
+    uint64_t count = job->slots.with_values ? tam_pieces_of(job->slots.capacity) : 1;
     return tam_launch(seal, tam_blocks_for(job, count), stream, *job);
 }
 

@@ -283,7 +283,7 @@ static uint32_t *own_list(const tam_cuda_step *s) {
     return (uint32_t *)(void *)(own + tam_head_bytes(TAM_TALLIES + slots->nstats));
 }
 
-/* The indices, and the slot. */
+/* The indices, and the slot: the last to write to it seals it. */
 static tamis_status seal(tam_cuda_step *s, const tam_cuda_cut *cut) {
     void *stream = s->round->lane.stream;
     if (!is_packed(&s->plan) && !s->plan.with_values) {
@@ -293,7 +293,8 @@ static tamis_status seal(tam_cuda_step *s, const tam_cuda_cut *cut) {
     TAM_CUDA_LAUNCH(tam_launch_emit(cut, stream));
     if (is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
-    TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
+    if (s->plan.with_values)
+        TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
     return TAMIS_OK;
 }
 
