@@ -52,8 +52,8 @@ static tam_cuda_cut prepare(const tam_cuda_row *row, const tam_cut *job) {
 
 static tamis_status launch(const tam_cuda_row *row, const tam_cuda_cut *cut) {
     cudaStream_t stream = row->work.stream;
-    TAM_CUDA_TRY(tam_launch_reset(NULL, cut->select, cut->picked, (tam_cuda_words){0}, stream),
-                 "launching a cut");
+    const tam_cuda_fresh fresh = {.select = cut->select, .picked = cut->picked};
+    TAM_CUDA_TRY(tam_launch_reset(&fresh, stream), "launching a cut");
     TAM_CUDA_TRY(tam_launch_cut(cut, stream), "launching a cut");
     return TAMIS_OK;
 }

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
  * After the pass: the pool becomes one ascending list, sums of chunks become sums of groups. In one
- * launch some blocks do the sums, the others the list.
+ * launch some blocks do the sums, the others the list; in a step, where a cut follows, they also
+ * count the list for its first pass.
  *
  * Order of a group's sum, in binary64: chunks of a tile are added in order to +0; lane j of 256
  * adds the sums of the group's tiles j, j + 256, ... in order to +0; then halves fold:
  * u[j] += u[j + 128], u[j + 64], ..., u[j + 1].
  */
-#include "kernels/cuda/kernel.cuh"
-
-#include "kernels/cuda/chunk.cuh"
+#include "kernels/cuda/histogram.cuh"
 
 /* -- sums ------------------------------------------------------------------------------------- */
 
@@ -104,8 +103,11 @@ static __device__ uint32_t fill_batch(const tam_cuda_accumulate &job, uint32_t f
     return all;
 }
 
-/* Block b of `blocks` copies the candidates of its runs of the pass. */
-static __device__ void list_runs(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks) {
+/* Block b of `blocks` copies the candidates of its runs of the pass, and visits each:
+ * visit(magnitude, group). */
+template <typename VISIT>
+static __device__ void list_runs(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks,
+                                 VISIT visit) {
     __shared__ batch now;
     const tam_cuda_candidates &list = job.candidates;
     tam_run runs = tam_run_of(0, job.grid.nruns, b, blocks);
@@ -116,36 +118,74 @@ static __device__ void list_runs(const tam_cuda_accumulate &job, uint32_t b, uin
         for (uint32_t entry = threadIdx.x; entry < all; entry += TAM_BLOCK_THREADS) {
             uint32_t chunk = chunk_with(now, entry);
             uint32_t from = now.offset[chunk] + (entry - now.before[chunk]);
+            uint32_t magnitude = list.pool_magnitude[from];
             list.index[to + entry] = list.pool_index[from];
-            list.magnitude[to + entry] = list.pool_magnitude[from];
+            list.magnitude[to + entry] = magnitude;
             list.group[to + entry] = now.group[chunk];
+            visit(magnitude, &now.group[chunk]);
         }
         to += all;
     }
 }
 
-/* -- the kernel ------------------------------------------------------------------------------- */
+/* -- the kernels ------------------------------------------------------------------------------ */
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    collect(const tam_cuda_accumulate job, uint32_t summing) {
-    if (blockIdx.x < summing) {
-        for (uint32_t g = blockIdx.x; g < job.grid.ngroups; g += summing)
-            sum_group(job, g);
-        return;
-    }
+/* The first `summing` blocks. */
+static __device__ void sum_groups(const tam_cuda_accumulate &job, uint32_t summing) {
+    for (uint32_t g = blockIdx.x; g < job.grid.ngroups; g += summing)
+        sum_group(job, g);
+}
+
+/* In every block; one says so for all. @return whether the list is complete */
+static __device__ bool close_list(const tam_cuda_accumulate &job) {
     uint64_t total = job.found->total;
     bool complete =
         total <= job.candidates.capacity && job.found->pool_used <= job.candidates.pool_capacity;
-    if (blockIdx.x == summing && threadIdx.x == 0) {
+    if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
         job.found->complete = complete;
         job.found->count = complete ? (uint32_t)total : 0;
     }
-    if (complete)
-        list_runs(job, blockIdx.x - summing, gridDim.x - summing);
+    return complete;
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    collect(const tam_cuda_accumulate job, uint32_t summing) {
+    if (blockIdx.x < summing)
+        sum_groups(job, summing);
+    else if (close_list(job))
+        list_runs(job, blockIdx.x - summing, gridDim.x - summing,
+                  [](uint32_t, const uint32_t *) {});
+}
+
+/* The list is written only if the cut takes it. */
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    collect_counted(const tam_cuda_accumulate job, const tam_cuda_cut cut, uint32_t summing) {
+    if (blockIdx.x < summing)
+        sum_groups(job, summing);
+    bool complete = close_list(job);
+    tam_count_list(cut, complete, (uint32_t)job.found->total, [&](auto visit) {
+        if (blockIdx.x < summing)
+            return;
+        list_runs(job, blockIdx.x - summing, gridDim.x - summing,
+                  [&](uint32_t magnitude, const uint32_t *group) {
+                      visit(tam_candidate_key(cut, magnitude, group));
+                  });
+    });
+}
+
+/* -- launch ----------------------------------------------------------------------------------- */
+
+static uint32_t summing_blocks(const tam_cuda_accumulate *job) {
+    return job->grid.ngroups < job->grid.blocks ? job->grid.ngroups : job->grid.blocks;
 }
 
 extern "C" int tam_launch_collect(const tam_cuda_accumulate *job, void *stream) {
-    uint32_t most = job->grid.blocks, ngroups = job->grid.ngroups;
-    uint32_t summing = ngroups < most ? ngroups : most;
+    uint32_t summing = summing_blocks(job);
     return tam_launch(collect, summing + job->grid.blocks, stream, *job, summing);
+}
+
+extern "C" int tam_launch_collect_counted(const tam_cuda_accumulate *job, const tam_cuda_cut *cut,
+                                          void *stream) {
+    uint32_t summing = summing_blocks(job);
+    return tam_launch(collect_counted, summing + job->grid.blocks, stream, *job, *cut, summing);
 }

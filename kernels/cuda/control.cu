@@ -10,6 +10,7 @@
  *     divide      thread 0 of the last block     k among the buckets; in a second launch:
  *     aim         groups to threads              levels, for another k
  *     prepare     groups to threads              thresholds, weights; thread 0: the turn
+ *     report      the last block                 figures of the step, for the host
  *
  * Cost, counted, not measured: in thread 0 each group adds a division that depends on the previous
  * one, some 250 cycles, and each rank two; then come a binary search in the union and ten
@@ -17,7 +18,7 @@
  * is 90,000 cycles, 50 us at 1.8 GHz. The sort is G log^2 G / 512 rounds of a thread. Thousands of
  * groups cost 0.15 us each.
  */
-#include "kernels/cuda/slots.cuh"
+#include "kernels/cuda/report.cuh"
 
 #include "lib/policy/bucket.h"
 #include "lib/policy/rules.h"
@@ -257,17 +258,16 @@ static __device__ void turn_over(const tam_cuda_control &job, const tam_control_
 
 /* -- kernels ---------------------------------------------------------------------------------- */
 
-/* The last block: all norms are known. */
-static __device__ void divide(const tam_cuda_shares &s, tam_cuda_common *common) {
-    if (!tam_last_block(&common->learned) || threadIdx.x > 0)
-        return;
-    common->learned = 0;
-    tam_bucket_shares(s.k, s.nbuckets, s.lengths, s.norms, s.even, s.next);
+/* Of the launch. It takes all the tickets back. */
+static __device__ bool is_last_bucket(tam_cuda_common *common) {
+    bool last = tam_last_block(&common->learned);
+    if (last && threadIdx.x == 0)
+        common->learned = 0;
+    return last;
 }
 
-static __global__ void control(const tam_cuda_control *jobs, const tam_cuda_shares shares) {
+static __device__ void end_step(const tam_cuda_control &job, bool by_norm) {
     __shared__ shared_state shared;
-    const tam_cuda_control &job = jobs[blockIdx.x];
     uint32_t status = job.common->verdict.status;
     if (status != TAMIS_OK && status != TAMIS_E_NONFINITE) {
         if (threadIdx.x == 0)
@@ -281,24 +281,42 @@ static __global__ void control(const tam_cuda_control *jobs, const tam_cuda_shar
     if (status == TAMIS_OK)
         learn(job, shared);
     __syncthreads();
-    bool divides = shares.by_norm && status == TAMIS_OK;
-    if (!divides || tam_scheme_rowed(job.scheme))
+    if (!by_norm || status != TAMIS_OK || tam_scheme_rowed(job.scheme))
         turn_over(job, shared.state, *job.k);
-    if (divides)
-        divide(shares, job.common);
 }
 
-/* After an applied step, if k is divided by norms. */
-static __global__ void aim(const tam_cuda_control *jobs, const tam_cuda_shares shares) {
+static __global__ void control(const tam_cuda_control *jobs, const tam_cuda_reporting reporting) {
+    end_step(jobs[blockIdx.x], false);
+    if (is_last_bucket(reporting.common))
+        tam_report(reporting);
+}
+
+/* Where k is divided by norms: in the last block all of them are known. */
+static __global__ void divide(const tam_cuda_control *jobs, const tam_cuda_shares shares,
+                              tam_cuda_common *common) {
+    end_step(jobs[blockIdx.x], true);
+    if (is_last_bucket(common) && threadIdx.x == 0 && common->verdict.status == TAMIS_OK)
+        tam_bucket_shares(shares.k, shares.nbuckets, shares.lengths, shares.norms, shares.even,
+                          shares.next);
+}
+
+/* After an applied step, with its share of k. */
+static __device__ void begin_step(const tam_cuda_control &job, uint64_t k) {
     __shared__ tam_control_state state;
-    const tam_cuda_control &job = jobs[blockIdx.x];
     if (job.common->verdict.status != TAMIS_OK || job.turn->broken != TAMIS_OK ||
         tam_scheme_rowed(job.scheme))
         return;
     if (threadIdx.x == 0)
         state = *job.state;
     __syncthreads();
-    turn_over(job, state, shares.next[job.share]);
+    turn_over(job, state, k);
+}
+
+static __global__ void aim(const tam_cuda_control *jobs, const tam_cuda_shares shares,
+                           const tam_cuda_reporting reporting) {
+    begin_step(jobs[blockIdx.x], shares.next[jobs[blockIdx.x].share]);
+    if (is_last_bucket(reporting.common))
+        tam_report(reporting);
 }
 
 static __global__ void first_turn(const tam_cuda_control job, uint64_t step) {
@@ -311,12 +329,12 @@ static __global__ void first_turn(const tam_cuda_control job, uint64_t step) {
 }
 
 extern "C" int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_shares *shares,
-                                  void *stream) {
+                                  const tam_cuda_reporting *reporting, void *stream) {
     uint32_t nbuckets = shares->nbuckets + shares->nrowed;
-    int error = tam_launch(control, nbuckets, stream, jobs, *shares);
-    if (error || !shares->by_norm)
-        return error;
-    return tam_launch(aim, nbuckets, stream, jobs, *shares);
+    if (!shares->by_norm)
+        return tam_launch(control, nbuckets, stream, jobs, *reporting);
+    int error = tam_launch(divide, nbuckets, stream, jobs, *shares, reporting->common);
+    return error ? error : tam_launch(aim, nbuckets, stream, jobs, *shares, *reporting);
 }
 
 extern "C" int tam_launch_prepare(const tam_cuda_control *job, uint64_t step, void *stream) {

@@ -147,10 +147,6 @@ static tamis_status save(tam_cuda_step *s, const tam_cuda_past *past) {
 /* -- phases ----------------------------------------------------------------------------------- */
 
 static tamis_status begin(tam_cuda_step *s) {
-    const tam_cuda_words scratch = tam_cuda_step_scratch(s);
-    TAM_CUDA_TRY(cudaMemsetAsync(scratch.words, 0, scratch.count * sizeof scratch.words[0],
-                                 s->round->lane.stream),
-                 "clearing the scratch of a step");
     TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, s->round->lane.stream));
     return TAMIS_OK;
 }
@@ -168,9 +164,8 @@ static tamis_status settle(tam_cuda_step *s) {
 }
 
 static tamis_status finish(tam_cuda_step *first, uint32_t by) {
-    const tam_cuda_round *r = first->round;
-    TAM_CUDA_LAUNCH(tam_launch_report(&first->exchange, first->control.state, NULL, by,
-                                      r->reports[by], r->travel));
+    const tam_cuda_reporting reporting = tam_cuda_round_reporting(first, by);
+    TAM_CUDA_LAUNCH(tam_launch_report(&reporting, first->round->travel));
     return TAMIS_OK;
 }
 

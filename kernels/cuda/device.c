@@ -170,9 +170,8 @@ static tamis_status accumulate(tam_cuda_row *row, const tam_accumulate *job, tam
     TAM_TRY(tam_cuda_send(row, row->host.thresholds, ngroups * sizeof job->thresholds[0],
                           row->inbox.thresholds));
     TAM_TRY(tam_cuda_target(row, job, &launch));
-    TAM_CUDA_TRY(
-        tam_launch_reset(d->found, d->select, d->picked, (tam_cuda_words){0}, row->work.stream),
-        "launching");
+    const tam_cuda_fresh fresh = {.found = d->found, .select = d->select, .picked = d->picked};
+    TAM_CUDA_TRY(tam_launch_reset(&fresh, row->work.stream), "launching");
     TAM_CUDA_TRY(tam_launch_accumulate(&launch, row->work.stream), "launching accumulate");
     TAM_CUDA_TRY(tam_launch_collect(&launch, row->work.stream), "launching collect");
     TAM_TRY(tam_cuda_fetch(row, d->found, sizeof *d->found, row->outbox.found));

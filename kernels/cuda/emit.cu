@@ -5,7 +5,9 @@
  *
  *     count_cutoff   counts both kinds by block, and by chunk
  *     emit           prefix sums give every block, chunk and lane its position
+ *     emit_sealed    the same into a slot, which is then complete: its last block seals it
  */
+#include "kernels/cuda/seal.cuh"
 #include "kernels/cuda/select.cuh"
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_cutoff(const tam_cuda_cut job) {
@@ -128,7 +130,7 @@ static __device__ void emit_chunks(const tam_cuda_cut &job, writer *w) {
     }
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) emit(const tam_cuda_cut job) {
+static __device__ void write_indices(const tam_cuda_cut &job) {
     using reduce = cub::BlockReduce<uint64_t, TAM_BLOCK_THREADS>;
     __shared__ typename reduce::TempStorage memory;
     const tam_cuda_search search = *job.select.search;
@@ -147,9 +149,28 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) emit(const tam_cuda_
                   (unsigned long long)checksum);
 }
 
+/* -- the kernels ------------------------------------------------------------------------------ */
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) emit(const tam_cuda_cut job) {
+    write_indices(job);
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    emit_sealed(const tam_cuda_cut job, const tam_cuda_exchange x) {
+    write_indices(job);
+    if (tam_last_block(&x.scratch->sealed))
+        tam_seal_slot(x, 0.0);
+}
+
 /* -- launch ----------------------------------------------------------------------------------- */
 
 extern "C" int tam_launch_emit(const tam_cuda_cut *job, void *stream) {
     int error = tam_launch(count_cutoff, job->grid.blocks, stream, *job);
     return error ? error : tam_launch(emit, job->grid.blocks, stream, *job);
+}
+
+extern "C" int tam_launch_emit_sealed(const tam_cuda_cut *job, const tam_cuda_exchange *slot,
+                                      void *stream) {
+    int error = tam_launch(count_cutoff, job->grid.blocks, stream, *job);
+    return error ? error : tam_launch(emit_sealed, job->grid.blocks, stream, *job, *slot);
 }

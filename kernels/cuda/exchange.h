@@ -10,7 +10,8 @@
  *
  *     tam_launch_list     rows: the own list, in place of a cut
  *     tam_launch_pack     packed: the codes of the own list
- *     tam_launch_seal     header and checksum of the own slot
+ *     tam_launch_seal     values in the own slot; its header and checksum. Without values the
+ *                         launch before seals it: tam_launch_pack, or tam_launch_emit_sealed
  *                         ... all-gather of the slots ...
  *     tam_launch_unpack   packed: the lists of the other ranks
  *     tam_launch_check    every slot, every index; the first verdict; exclusive: what count does
@@ -25,7 +26,7 @@
  *     tam_launch_survey   are the sums complete and finite; last bucket: the verdict for all
  *                         ... when all buckets have been surveyed ...
  *     tam_launch_settle   gradient, residual, hash of the result; bucket by bucket
- *     tam_launch_report   figures into pinned memory, of all
+ *     tam_launch_control  of all: the next step; figures of this one, into pinned memory
  *
  * The host does not check between two of these, and an abandoned collective leaves its buffers half
  * written. So nothing received is trusted: the seals of the previous step's slots are cleared,
@@ -152,7 +153,7 @@ typedef struct tam_cuda_common {
     uint64_t serials[2]; /* reports made: of steps that the host launched, of the caller's graphs */
     uint32_t refused, rank; /* of the refusal that broke the exchange */
     uint32_t has_norms;     /* of a step: tam_cuda_shares.norms */
-    uint32_t learned;       /* ticket of the control */
+    uint32_t learned;       /* ticket of the control; 0 between its launches */
     float divisor;          /* of the sums of a step, once its last bucket has been exchanged */
     uint32_t zero;
     double scale; /* of updates, which the divisor includes */
@@ -237,6 +238,8 @@ int tam_launch_unpack(const tam_cuda_exchange *job, void *stream);
 int tam_launch_give(const tam_cuda_exchange *job, void *stream);
 int tam_launch_take(const tam_cuda_exchange *job, void *stream);
 int tam_launch_seal(const tam_cuda_exchange *job, void *stream);
+/** tam_launch_emit and _seal, of a slot whose list is u32 and has no values. */
+int tam_launch_emit_sealed(const tam_cuda_cut *cut, const tam_cuda_exchange *job, void *stream);
 int tam_launch_check(const tam_cuda_exchange *job, void *stream);
 int tam_launch_count(const tam_cuda_exchange *job, void *stream);
 int tam_launch_unite(const tam_cuda_exchange *job, void *stream);
@@ -248,11 +251,19 @@ int tam_launch_survey(const tam_cuda_exchange *job, void *stream);
 int tam_launch_settle(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
                       void *stream);
 
-/** Report on all buckets. @param job  of any  @param state  of any, for the log
- * @param targets  [nbuckets] of the next step, or NULL  @param lane  index into common.serials
- * @param ring  tam_cuda_report[TAM_CUDA_STEPS] */
-int tam_launch_report(const tam_cuda_exchange *job, const tam_control_state *state,
-                      const uint64_t *targets, uint32_t lane, tam_cuda_report *ring, void *stream);
+/** What a report on all buckets is made of, and where it goes. */
+typedef struct tam_cuda_reporting {
+    uint32_t nbuckets;
+    uint32_t lane;                /* index into common->serials */
+    const tam_cuda_exchange *all; /* [nbuckets] device memory */
+    tam_cuda_common *common;
+    const tam_control_state *state; /* of any, for the log */
+    const uint64_t *targets;        /* [nbuckets] of the next step, or NULL */
+    tam_cuda_report *ring;          /* [TAM_CUDA_STEPS] */
+} tam_cuda_reporting;
+
+/** Of scheme dense; elsewhere the control ends with it. */
+int tam_launch_report(const tam_cuda_reporting *job, void *stream);
 
 /* -- scheme dense: the whole gradient, a piece at a time -------------------------------------- */
 
@@ -363,11 +374,12 @@ typedef struct tam_cuda_shares {
 /**
  * Learn from the step (unless its verdict is not OK), share k among the buckets, prepare
  * thresholds, weights and turn of the next: turn->step + 1, mine, k, floor, listed. After PROTOCOL
- * only turn->broken is set.
+ * only turn->broken is set. In any case report.
  *
  * @param jobs  [nbuckets] in device memory
  */
-int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_shares *shares, void *stream);
+int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_shares *shares,
+                       const tam_cuda_reporting *reporting, void *stream);
 
 /** The first turn: thresholds, weights and turn from *state, levels, *k and the step number. */
 int tam_launch_prepare(const tam_cuda_control *job, uint64_t step, void *stream);

@@ -245,6 +245,12 @@ tamis_status tam_cuda_node_rehearse(tam_cuda_step *s, tam_cuda_carry carry, void
 
 /* -- phases ----------------------------------------------------------------------------------- */
 
+/* Collectives come first. */
+static tamis_status begin(tam_cuda_step *s) {
+    (void)s;
+    return TAMIS_OK;
+}
+
 static tamis_status collect(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
     const tam_cuda_inside *in = s->inside;
     void *stream = tam_cuda_travel(s);
@@ -304,7 +310,7 @@ static const tam_cuda_kind in_nodes = {
     .fill = fill,
     .load = tam_cuda_sparse_load,
     .save = tam_cuda_sparse_save,
-    .begin = tam_cuda_sparse_reset,
+    .begin = begin,
     .survey = survey,
     .settle = settle,
     .finish = tam_cuda_sparse_finish,

@@ -3,13 +3,15 @@
  * Lists that travel packed: from elements to positions in a part to codes, and back. The bytes, and
  * what is refused, are those of the host (collectives/exchange/codec.h, codec_*.c).
  *
- *     pack      the own list, which the cut has written to packed.lists
+ *     pack      the own list, which the cut has written to packed.lists; a slot without values is
+ *               complete then, and is sealed
  *     unpack    those of the other ranks, checked: a code that no encoder writes is a fault
  *
  * block16, the usual one, is read and written by many blocks; of the others one block takes a list,
  * 256 threads at a time, with what the threads before found carried along.
  */
 #include "kernels/cuda/rice.cuh"
+#include "kernels/cuda/seal.cuh"
 
 /* -- block16 ---------------------------------------------------------------------------------- */
 
@@ -17,14 +19,24 @@ static __device__ __forceinline__ uint32_t count_bytes(uint32_t count) {
     return 1 + (count >> 7 > 0) + (count >> 14 > 0);
 }
 
-static __device__ __forceinline__ void put_count(uint32_t count, unsigned char *out) {
-    for (; count >= TAM_BLOCK16_MORE; count >>= 7)
-        *out++ = (unsigned char)(count | TAM_BLOCK16_MORE);
-    *out = (unsigned char)count;
+/* Write one byte of the codes. @return its part of their checksum, which is linear in a word */
+static __device__ __forceinline__ uint64_t put_byte(const packing &p, uint64_t at, uint32_t value) {
+    p.codes[at] = (unsigned char)value;
+    return tam_sum_word(TAM_SUM_INDICES, at / 4, (value & 255u) << at % 4 * 8);
 }
 
-/* The counts; every CUDA block must know how long they are, the first one writes them. */
-static __device__ __forceinline__ uint32_t pack_counts(const packing &p, bool writes) {
+static __device__ __forceinline__ uint64_t put_count(const packing &p, uint64_t at,
+                                                     uint32_t count) {
+    uint64_t sum = 0;
+    for (; count >= TAM_BLOCK16_MORE; count >>= 7)
+        sum += put_byte(p, at++, count | TAM_BLOCK16_MORE);
+    return sum + put_byte(p, at, count);
+}
+
+/* The counts; every CUDA block must know how long they are, the first one writes them.
+ * @param sum  [in,out]  of the codes that this thread wrote */
+static __device__ __forceinline__ uint32_t pack_counts(const packing &p, bool writes,
+                                                       uint64_t *sum) {
     uint32_t blocks = (uint32_t)tam_block16_blocks(p.span), done = 0;
     for (uint32_t at = 0; at < blocks; at += TAM_BLOCK_THREADS) {
         uint32_t b = at + threadIdx.x, count = 0, bytes = 0;
@@ -33,25 +45,25 @@ static __device__ __forceinline__ uint32_t pack_counts(const packing &p, bool wr
             count = entries_below(p, begin + (1u << TAM_BLOCK16_BITS)) - entries_below(p, begin);
             bytes = count_bytes(count);
         }
-        pair_sum sum = scan_pair(0, bytes);
+        pair_sum places = scan_pair(0, bytes);
         if (bytes > 0 && writes)
-            put_count(count, p.codes + done + low_of(sum.before));
-        done += (uint32_t)low_of(sum.all);
+            *sum += put_count(p, done + low_of(places.before), count);
+        done += (uint32_t)low_of(places.all);
     }
     return done;
 }
 
-static __device__ __forceinline__ void pack_block16(const tam_cuda_exchange &x) {
-    packing p = own_packing(x);
-    uint32_t counts = pack_counts(p, blockIdx.x == 0);
+/* @param bytes  [out]  of the codes  @return this thread's part of their checksum */
+static __device__ __forceinline__ uint64_t pack_block16(const packing &p, uint32_t *bytes) {
+    uint64_t sum = 0;
+    uint32_t counts = pack_counts(p, blockIdx.x == 0, &sum);
     for (uint64_t i = tam_thread_of_grid(); i < p.count; i += tam_threads_of_grid()) {
         uint32_t low = (uint32_t)position_of(p, (uint32_t)i);
-        unsigned char *out = p.codes + counts + 2 * i; /* of any alignment */
-        out[0] = (unsigned char)low;
-        out[1] = (unsigned char)(low >> 8);
+        sum += put_byte(p, counts + 2 * i, low); /* of any alignment */
+        sum += put_byte(p, counts + 2 * i + 1, low >> 8);
     }
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        x.scratch->code_bytes = counts + 2 * p.count;
+    *bytes = counts + 2 * p.count;
+    return sum;
 }
 
 /* The bytes of a count end with one that says so. */
@@ -220,6 +232,14 @@ static __device__ __forceinline__ uint32_t pack_list(uint32_t format, const pack
     }
 }
 
+/* Of a list that one block packs: the same. */
+static __device__ __forceinline__ uint64_t pack_alone(uint32_t format, const packing &p,
+                                                      uint32_t *bytes) {
+    *bytes = pack_list(format, p);
+    __syncthreads(); /* the codes are written */
+    return tam_share_of_bytes(TAM_SUM_INDICES, p.codes, *bytes, 0, UINT32_MAX);
+}
+
 static __device__ __forceinline__ uint32_t unpack_list(uint32_t format, const packing &p) {
     switch (format) {
     case TAMIS_INDEX_GAP8:
@@ -233,13 +253,16 @@ static __device__ __forceinline__ uint32_t unpack_list(uint32_t format, const pa
 
 /* Two blocks of a multiprocessor at least: with fewer registers there are spills. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) pack(const tam_cuda_exchange x) {
-    if (x.slots.packed.format == TAMIS_INDEX_BLOCK16) {
-        pack_block16(x);
-        return;
-    }
-    uint32_t bytes = pack_list(x.slots.packed.format, own_packing(x));
+    const packing p = own_packing(x);
+    uint32_t format = x.slots.packed.format, bytes;
+    uint64_t sum = tam_block_sum(format == TAMIS_INDEX_BLOCK16 ? pack_block16(p, &bytes)
+                                                               : pack_alone(format, p, &bytes));
     if (threadIdx.x == 0)
+        tam_add64(&x.scratch->sent, sum);
+    if (blockIdx.x == 0 && threadIdx.x == 0)
         x.scratch->code_bytes = bytes;
+    if (!x.slots.with_values && tam_last_block(&x.scratch->sealed))
+        tam_seal_slot(x, 0.0);
 }
 
 /* The own list is where it was. A block takes a rank. */

@@ -113,6 +113,18 @@ tamis_status tam_cuda_round_join(tam_cuda_step *s) {
     return tam_cuda_is_last(s) ? complete(s->round) : TAMIS_OK;
 }
 
+tam_cuda_reporting tam_cuda_round_reporting(const tam_cuda_step *first, uint32_t by) {
+    const tam_cuda_round *r = first->round;
+    return (tam_cuda_reporting){
+        .nbuckets = r->nbuckets,
+        .lane = by,
+        .all = r->exchanges,
+        .common = r->common,
+        .state = first->control.state,
+        .ring = r->reports[by],
+    };
+}
+
 /* -- order ------------------------------------------------------------------------------------ */
 
 tamis_status tam_cuda_follow(cudaStream_t behind, cudaStream_t stream, cudaEvent_t event) {

@@ -3,11 +3,11 @@
  * A step under way, launched as graphs: of one bucket, and of bucket b of several:
  *
  *     caller's stream   gradient --given-->                              --ready--> optimizer
- *     own stream                           [ begin ... settle ] ready, control, report, done
+ *     own stream                     start [ begin ... settle ] ready, control, report, done
  *                                          `-- the graph ---'
  *
  *     caller's stream   gradient --given-->
- *     compress             [ begin b ] --sealed-->           [ begin b + 1 ]
+ *     compress       start [ begin b ] --sealed-->     start [ begin b + 1 ]
  *     travel                                      [ collectives of b, survey ] ...  as above
  *
  * If the caller captures its stream, fork and merge bring all of it into the caller's graph.
@@ -72,19 +72,27 @@ static tam_cuda_accumulate target_of(const tam_cuda_step *s, uint32_t by) {
     };
 }
 
-/* Work enqueued after this uses that gradient. */
-static tamis_status aim(tam_cuda_step *s, const tam_accumulate *target, uint32_t by) {
-    tam_cuda_source source = {
+/* @param source  [out]  of that gradient: work that follows it on the lane can use it */
+static tamis_status aim(tam_cuda_step *s, const tam_accumulate *target, uint32_t by,
+                        tam_cuda_source *source) {
+    *source = (tam_cuda_source){
         .grad = target->grad,
         .grads = target->grad ? NULL : s->grads[by],
         .scale = target->scale,
         .decay = target->decay,
         .optimizer = tam_cuda_optimizer(target),
     };
-    if (!target->grad)
-        TAM_TRY(renew_pointers(s, target->grads, by));
     s->target = target_of(s, by);
-    TAM_CUDA_LAUNCH(tam_launch_source(&s->sources[by], source, s->round->lane.stream));
+    return target->grad ? TAMIS_OK : renew_pointers(s, target->grads, by);
+}
+
+/* The first launch of a step. It stands before the graph, because the gradient is another in every
+ * step. */
+static tamis_status start_step(tam_cuda_step *s, const tam_accumulate *target, uint32_t by) {
+    const tam_cuda_fresh fresh = tam_cuda_step_fresh(s);
+    tam_cuda_source source;
+    TAM_TRY(aim(s, target, by, &source));
+    TAM_CUDA_LAUNCH(tam_launch_start(&s->sources[by], source, &fresh, s->round->lane.stream));
     return TAMIS_OK;
 }
 
@@ -223,7 +231,7 @@ static tamis_status run_directly(tam_cuda_step *s, const tam_accumulate *target,
     tam_cuda_round *r = s->round;
     TAM_TRY(tam_cuda_follow(r->lane.stream, stream, r->given));
     TAM_TRY(await_step_before(s));
-    TAM_TRY(aim(s, target, TAM_CUDA_BY_HOST));
+    TAM_TRY(start_step(s, target, TAM_CUDA_BY_HOST));
     TAM_TRY(launch_parts(s, enqueue, context, TAM_CUDA_BY_HOST));
     if (!tam_cuda_is_last(s))
         return TAMIS_OK;
@@ -252,7 +260,7 @@ static tamis_status run_captured(tam_cuda_step *s, const tam_accumulate *target,
     tam_cuda_round *r = s->round;
     TAM_TRY(leave_to_caller(s));
     TAM_TRY(tam_cuda_follow(r->lane.stream, stream, r->fork));
-    TAM_TRY(aim(s, target, TAM_CUDA_BY_CALLER));
+    TAM_TRY(start_step(s, target, TAM_CUDA_BY_CALLER));
     TAM_TRY(launch_parts(s, enqueue, context, TAM_CUDA_BY_CALLER));
     if (!tam_cuda_is_last(s))
         return TAMIS_OK;
@@ -302,10 +310,12 @@ bool tam_cuda_step_halfway(const tam_cuda_step *first) {
 static tamis_status add(tam_cuda_step *s, const tam_accumulate *target, void *stream, uint32_t by,
                         cudaEvent_t there, cudaEvent_t read) {
     cudaStream_t lane = s->round->lane.stream;
+    tam_cuda_source source;
     TAM_TRY(tam_cuda_follow(lane, stream, there));
     if (by == TAM_CUDA_BY_HOST)
         TAM_TRY(await_step_before(s));
-    TAM_TRY(aim(s, target, by));
+    TAM_TRY(aim(s, target, by, &source));
+    TAM_CUDA_LAUNCH(tam_launch_source(&s->sources[by], source, lane));
     tam_cuda_accumulate job = s->target;
     job.turn = s->nobody;
     job.found = &s->exchange.ledger->early;

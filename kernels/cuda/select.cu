@@ -4,20 +4,16 @@
  * in digits of 11, 11 and 9. Each pass adds to a histogram; the last block to finish finds the
  * digit that holds the k-th largest key.
  *
- *     count_list     digit 1 of the list, and whether the list suffices
+ *     count_list     digit 1 of the list, and whether the list suffices; in a step: by collect.cu
  *     count_chunks   digit 1 of the own chunks, if it does not
  *     count_digit    digits 2 and 3 of the one that is used
  *     emit.cu        counts entries over the cutoff and at it, writes the indices
  *
  * The device decides which one is used; passes that are not needed return at once.
  */
-#include "kernels/cuda/select.cuh"
+#include "kernels/cuda/histogram.cuh"
 
 enum { DIGITS = 3 };
-
-static __device__ uint32_t shift_of(uint32_t digit) {
-    return digit == 0 ? 20 : digit == 1 ? 9 : 0;
-}
 
 /* -- histograms ------------------------------------------------------------------------------- */
 
@@ -25,24 +21,6 @@ static __device__ uint32_t shift_of(uint32_t digit) {
  * same few words, one after another. Of each bin there are copies, side by side, for lanes to
  * share. */
 enum { COPIES = 4 };
-
-template <uint32_t EACH> static __device__ void clear_bins(uint32_t *bins) {
-    for (uint32_t i = threadIdx.x; i < EACH * TAM_DIGITS; i += TAM_BLOCK_THREADS)
-        bins[i] = 0;
-    __syncthreads();
-}
-
-template <uint32_t EACH>
-static __device__ void add_bins(const uint32_t *bins, uint32_t *histogram) {
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < TAM_DIGITS; i += TAM_BLOCK_THREADS) {
-        uint32_t sum = 0;
-        for (uint32_t copy = 0; copy < EACH; copy++)
-            sum += bins[i * EACH + copy];
-        if (sum > 0)
-            atomicAdd(histogram + i, sum);
-    }
-}
 
 /* Number of entries in the histogram, in all threads. */
 static __device__ uint32_t sum_bins(const volatile uint32_t *histogram) {
@@ -59,101 +37,32 @@ static __device__ uint32_t sum_bins(const volatile uint32_t *histogram) {
     return all;
 }
 
-/* Find the bin that holds the rank-th largest key; rank becomes its rank in that bin. Each thread
- * takes 8 bins, the largest first. */
-static __device__ void find_digit(const volatile uint32_t *histogram, uint32_t digit,
-                                  tam_cuda_search *search) {
-    enum { BINS = TAM_DIGITS / TAM_BLOCK_THREADS };
-    using scan = cub::BlockScan<uint32_t, TAM_BLOCK_THREADS>;
-    __shared__ typename scan::TempStorage memory;
-    uint32_t rank = search->rank, sum = 0, before;
-    uint32_t highest = TAM_DIGITS - 1 - BINS * threadIdx.x;
-    for (uint32_t i = 0; i < BINS; i++)
-        sum += histogram[highest - i];
-    scan(memory).ExclusiveSum(sum, before); /* all have read the rank when this returns */
-    if (before >= rank || rank - before > sum)
-        return;
-    uint32_t bin = highest;
-    for (rank -= before; histogram[bin] < rank; bin--)
-        rank -= histogram[bin];
-    search->key |= bin << shift_of(digit);
-    search->rank = rank;
-}
-
 /* -- passes ----------------------------------------------------------------------------------- */
 
-/* In the last block of the first pass: set how many to choose, and find the first digit. */
-static __device__ void begin_search(const tam_cuda_cut &job, uint32_t source, uint32_t eligible) {
-    tam_cuda_search *search = job.select.search;
-    uint32_t k = job.turn->k < eligible ? job.turn->k : eligible;
-    if (threadIdx.x == 0) {
-        job.picked->count = k;
-        job.picked->candidates = eligible;
-        job.picked->deferred = job.kind == TAM_CUT_ALL ? eligible - k : 0;
-        job.picked->rescanned = source == TAM_FROM_CHUNKS;
-        search->source = k > 0 ? source : (uint32_t)TAM_FROM_NOTHING;
-        search->rank = k;
-    }
-    __syncthreads();
-    if (k > 0)
-        find_digit(job.select.histogram, 0, search);
-}
-
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_list(const tam_cuda_cut job) {
-    __shared__ uint32_t bins[TAM_DIGITS];
-    __shared__ uint32_t reach;
-    const tam_cuda_turn turn = *job.turn;
-    tam_cuda_search *search = job.select.search;
-    bool total = job.kind == TAM_CUT_TOTAL;
-    if (turn.broken || (total && turn.k == 0))
-        return;
-    bool serves = turn.listed && job.found->complete;
-    if (serves) {
-        uint32_t mine = 0;
-        clear_bins<1>(bins);
-        tam_walk_list(job, [&](uint32_t key) {
-            atomicAdd(&bins[key >> shift_of(0)], 1u);
-            mine += key >= turn.floor;
-        });
-        add_bins<1>(bins, job.select.histogram);
-        if (threadIdx.x == 0)
-            reach = 0;
-        __syncthreads();
-        atomicAdd(&reach, mine);
-        __syncthreads();
-        if (threadIdx.x == 0 && reach > 0)
-            atomicAdd(&search->reach, reach);
-    }
-    if (!tam_last_block(&search->ticket[0]))
-        return;
-    if (serves && (!total || *(volatile uint32_t *)&search->reach >= turn.k)) {
-        begin_search(job, TAM_FROM_LIST, job.found->count);
-        return;
-    }
-    clear_bins<1>(job.select.histogram);
-    if (threadIdx.x == 0)
-        search->source = TAM_FROM_CHUNKS;
+    tam_count_list(job, job.found->complete, job.found->count,
+                   [&](auto visit) { tam_walk_list(job, visit); });
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_chunks(const tam_cuda_cut job) {
     __shared__ uint32_t bins[COPIES * TAM_DIGITS];
     if (job.select.search->source != TAM_FROM_CHUNKS)
         return;
-    clear_bins<COPIES>(bins);
+    tam_clear_bins<COPIES>(bins);
     uint32_t *mine = bins + threadIdx.x % COPIES;
     tam_walk_chunks(
-        job, [&](uint32_t key) { atomicAdd(&mine[(key >> shift_of(0)) * COPIES], 1u); },
+        job, [&](uint32_t key) { atomicAdd(&mine[(key >> tam_shift_of(0)) * COPIES], 1u); },
         [](uint32_t) {});
-    add_bins<COPIES>(bins, job.select.histogram);
+    tam_add_bins<COPIES>(bins, job.select.histogram);
     if (tam_last_block(&job.select.search->ticket[1]))
-        begin_search(job, TAM_FROM_CHUNKS, sum_bins(job.select.histogram));
+        tam_begin_search(job, TAM_FROM_CHUNKS, sum_bins(job.select.histogram));
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     count_digit(const tam_cuda_cut job, uint32_t digit) {
     __shared__ uint32_t bins[TAM_DIGITS];
     tam_cuda_search *search = job.select.search;
-    uint32_t source = search->source, shift = shift_of(digit), above = shift_of(digit - 1);
+    uint32_t source = search->source, shift = tam_shift_of(digit), above = tam_shift_of(digit - 1);
     uint32_t prefix = search->key >> above, *histogram = job.select.histogram + digit * TAM_DIGITS;
     if (source == TAM_FROM_NOTHING)
         return;
@@ -161,15 +70,15 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
         if (key >> above == prefix)
             atomicAdd(&bins[key >> shift & ((1u << (above - shift)) - 1)], 1u);
     };
-    clear_bins<1>(bins);
+    tam_clear_bins<1>(bins);
     if (source == TAM_FROM_LIST)
         tam_walk_list(job, visit);
     else
         tam_walk_chunks(job, visit, [](uint32_t) {});
-    add_bins<1>(bins, histogram);
+    tam_add_bins<1>(bins, histogram);
     if (!tam_last_block(&search->ticket[1 + digit]))
         return;
-    find_digit(histogram, digit, search);
+    tam_find_digit(histogram, digit, search);
     __syncthreads();
     if (digit == DIGITS - 1 && threadIdx.x == 0)
         job.picked->key = *(volatile uint32_t *)&search->key;
@@ -177,34 +86,53 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 
 /* -- launch ----------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    reset(tam_cuda_found *found, tam_cuda_select select, tam_cuda_picked *picked,
-          tam_cuda_words scratch) {
+/* A thread for each word of the histograms. */
+enum { CLEARING = DIGITS * TAM_DIGITS / TAM_BLOCK_THREADS };
+
+static __device__ void clear(const tam_cuda_fresh &fresh) {
     uint32_t i = blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
-    for (uint32_t w = i; w < scratch.count; w += gridDim.x * TAM_BLOCK_THREADS)
-        scratch.words[w] = 0;
-    if (i < DIGITS * TAM_DIGITS)
-        select.histogram[i] = 0;
+    for (uint32_t w = i; w < fresh.scratch.count; w += gridDim.x * TAM_BLOCK_THREADS)
+        fresh.scratch.words[w] = 0;
+    fresh.select.histogram[i] = 0;
     if (i > 0)
         return;
-    if (found)
-        *found = tam_cuda_found{};
-    *select.search = tam_cuda_search{};
-    *picked = tam_cuda_picked{};
+    if (fresh.found)
+        *fresh.found = tam_cuda_found{};
+    *fresh.select.search = tam_cuda_search{};
+    *fresh.picked = tam_cuda_picked{};
 }
 
-extern "C" int tam_launch_reset(tam_cuda_found *found, tam_cuda_select select,
-                                tam_cuda_picked *picked, tam_cuda_words scratch, void *stream) {
-    return tam_launch(reset, DIGITS * TAM_DIGITS / TAM_BLOCK_THREADS, stream, found, select, picked,
-                      scratch);
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) reset(const tam_cuda_fresh fresh) {
+    clear(fresh);
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    start(tam_cuda_source *to, const tam_cuda_source value, const tam_cuda_fresh fresh) {
+    clear(fresh);
+    if (tam_thread_of_grid() == 0)
+        *to = value;
+}
+
+extern "C" int tam_launch_reset(const tam_cuda_fresh *fresh, void *stream) {
+    return tam_launch(reset, CLEARING, stream, *fresh);
+}
+
+extern "C" int tam_launch_start(tam_cuda_source *to, tam_cuda_source value,
+                                const tam_cuda_fresh *fresh, void *stream) {
+    return tam_launch(start, CLEARING, stream, to, value, *fresh);
+}
+
+extern "C" int tam_launch_search(const tam_cuda_cut *job, void *stream) {
+    uint32_t blocks = job->grid.blocks;
+    int error = tam_launch(count_chunks, blocks, stream, *job);
+    for (uint32_t digit = 1; digit < DIGITS && !error; digit++)
+        error = tam_launch(count_digit, blocks, stream, *job, digit);
+    return error;
 }
 
 extern "C" int tam_launch_cut(const tam_cuda_cut *job, void *stream) {
-    uint32_t blocks = job->grid.blocks;
-    int error = tam_launch(count_list, blocks, stream, *job);
+    int error = tam_launch(count_list, job->grid.blocks, stream, *job);
     if (!error)
-        error = tam_launch(count_chunks, blocks, stream, *job);
-    for (uint32_t digit = 1; digit < DIGITS && !error; digit++)
-        error = tam_launch(count_digit, blocks, stream, *job, digit);
+        error = tam_launch_search(job, stream);
     return error ? error : tam_launch_emit(job, stream);
 }

@@ -9,9 +9,6 @@
 
 #include "kernels/cuda/chunk.cuh"
 
-/** The end of a cut, emit.cu: counts entries over the cutoff and at it, writes the indices. */
-extern "C" int tam_launch_emit(const tam_cuda_cut *job, void *stream);
-
 /* -- keys ------------------------------------------------------------------------------------- */
 
 /* How keys of a group's entries are computed. */
@@ -37,12 +34,19 @@ static __device__ __forceinline__ uint32_t tam_key_by(const tam_rule &r, uint32_
     return r.weighted ? tam_key_of(magnitude, r.weight) : magnitude;
 }
 
-/* All entries of the list take part. Magnitudes may have signs, see choose.c. */
-static __device__ __forceinline__ uint32_t tam_list_key(const tam_cuda_cut &job, uint32_t i) {
-    uint32_t magnitude = job.candidates.magnitude[i] & 0x7fffffffu;
+/* All entries of the list take part. */
+static __device__ __forceinline__ uint32_t tam_candidate_key(const tam_cuda_cut &job,
+                                                             uint32_t magnitude,
+                                                             const uint32_t *group) {
     if (job.kind == TAM_CUT_ALL || !job.weights)
         return magnitude;
-    return tam_key_of(magnitude, job.weights[job.candidates.group[i]]);
+    return tam_key_of(magnitude, job.weights[*group]);
+}
+
+/* Magnitudes may have signs, see choose.c. */
+static __device__ __forceinline__ uint32_t tam_list_key(const tam_cuda_cut &job, uint32_t i) {
+    return tam_candidate_key(job, job.candidates.magnitude[i] & 0x7fffffffu,
+                             job.candidates.group + i);
 }
 
 /* -- walks: every block takes its run --------------------------------------------------------- */

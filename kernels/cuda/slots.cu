@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * The messages of a step: seal the own slot, and check those of all ranks before they are used. The
- * last block of a check writes the verdict, the same on all ranks.
+ * The messages of a step: seal the own slot (its head: seal.cuh), and check those of all ranks
+ * before they are used. The last block of a check writes the verdict, the same on all ranks.
  */
 #include "kernels/cuda/ranges.cuh"
+#include "kernels/cuda/seal.cuh"
 
 /* -- seal ------------------------------------------------------------------------------------- */
 
@@ -48,86 +49,12 @@ static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, 
     }
 }
 
-/* packed: the checksum of one piece of the codes. */
-static __device__ __forceinline__ void sum_codes(const tam_cuda_exchange &x, uint32_t piece) {
-    uint64_t sum = tam_block_sum(
-        tam_share_of_bytes(TAM_SUM_INDICES, tam_codes_of(x.slots, x.slots.rank),
-                           x.scratch->code_bytes, piece * TAM_PIECE, (piece + 1) * TAM_PIECE));
-    if (threadIdx.x == 0)
-        tam_add64(&x.scratch->sent, sum);
-}
-
-static __device__ __forceinline__ void fill_tallies(const tam_cuda_exchange &x, float *tallies) {
-    const tam_cuda_picked *picked = x.picked;
-    bool known = x.turn->listed && x.found->complete;
-    tam_tally_count(tallies, TAM_TALLY_DEFERRED, picked->deferred);
-    tam_tally_count(tallies, TAM_TALLY_CANDIDATES, known ? (uint32_t)x.found->total : 0);
-    tam_tally_count(tallies, TAM_TALLY_NONFINITE,
-                    tam_at_most_32_bits(x.found->nonfinite + x.ledger->early.nonfinite));
-    tallies[TAM_TALLY_UNKNOWN] = known ? 0.0f : 1.0f;
-    tallies[TAM_TALLY_RESCANS] = picked->rescanned ? 1.0f : 0.0f;
-}
-
-static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, tam_head *h) {
-    const tam_cuda_picked *picked = x.picked;
-    const tam_head_due due = tam_due_of(x, x.slots.rank);
-    bool key = picked->count > 0 && picked->key > 0 && picked->key < TAM_INFINITE_BITS;
-    bool bad = x.found->nonfinite + x.ledger->early.nonfinite > 0;
-    tam_head own = {};
-    own.count = picked->count;
-    own.index_bytes =
-        tam_is_packed(x.slots) ? x.scratch->code_bytes : picked->count * (uint32_t)sizeof(uint32_t);
-    own.key = __uint_as_float(picked->key);
-    tam_head_flag(&own, (key ? TAM_HEAD_HAS_KEY : 0u) | (bad ? TAM_HEAD_NONFINITE : 0u));
-    tam_head_address(&own, &due);
-    *h = own;
-}
-
-/* A broken exchange stays broken: it keeps the verdict of the step that broke it. A gradient of the
- * node that was damaged breaks it, too: scratch.damaged, with the rank that it came from. */
-static __device__ __forceinline__ void open_verdict(const tam_cuda_exchange &x, double squares) {
-    tam_cuda_verdict *verdict = &x.scratch->verdict;
-    verdict->step = x.turn->step;
-    verdict->picked_sum = squares;
-    if (x.turn->broken) {
-        verdict->status = x.turn->broken;
-        verdict->refused = x.common->refused;
-        verdict->rank = x.common->rank;
-    } else if (x.scratch->damaged) {
-        verdict->status = TAMIS_E_PROTOCOL;
-        verdict->refused = TAM_REFUSED_GRADIENT;
-    }
-}
-
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_exchange x) {
     uint32_t pieces = tam_pieces_of(x.slots.with_values ? x.picked->count : 0);
-    uint32_t codes = tam_pieces_of(tam_is_packed(x.slots) ? (x.scratch->code_bytes + 3) / 4 : 0);
     for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
         gather_piece(x, piece);
-    for (uint32_t piece = blockIdx.x; piece < codes; piece += gridDim.x)
-        sum_codes(x, piece);
-    if (!tam_last_block(&x.scratch->sealed))
-        return;
-    tam_forget_slots(x);
-    tam_head *h = tam_header_of(x.slots, x.slots.rank);
-    float *tallies = tam_tallies_of(x.slots, x.slots.rank);
-    for (uint32_t g = threadIdx.x; g < x.slots.nstats; g += TAM_BLOCK_THREADS)
-        tallies[TAM_TALLIES + g] = tam_tally_share(x.group_sums[g], x.slots.nranks);
-    double squares = tam_block_fold_list(x.piece_sums, pieces);
-    if (threadIdx.x == 0) {
-        fill_header(x, h);
-        fill_tallies(x, tallies);
-        open_verdict(x, squares);
-    }
-    __syncthreads();
-    uint64_t head = tam_block_sum(tam_share_of_head(x.slots, x.slots.rank));
-    if (threadIdx.x == 0) {
-        const tam_head_due due = tam_due_of(x, x.slots.rank);
-        uint64_t list = tam_is_packed(x.slots) ? 0 : x.picked->checksum;
-        h->check = tam_head_check_of(&due, head + list + x.scratch->sent);
-        if (x.scratch->damaged)
-            h->turn = 0; /* not sealed: the other ranks refuse it */
-    }
+    if (tam_last_block(&x.scratch->sealed))
+        tam_seal_slot(x, tam_block_fold_list(x.piece_sums, pieces));
 }
 
 /* -- check: lists ----------------------------------------------------------------------------- */
@@ -332,8 +259,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_c
 /* -- launch ----------------------------------------------------------------------------------- */
 
 extern "C" int tam_launch_seal(const tam_cuda_exchange *job, void *stream) {
-    bool pieces = job->slots.with_values || tam_is_packed(job->slots);
-    uint64_t count = pieces ? tam_pieces_of(tam_slot_words(job->slots)) : 1;
+    uint64_t count = job->slots.with_values ? tam_pieces_of(job->slots.capacity) : 1;
     return tam_launch(seal, tam_blocks_for(job, count), stream, *job);
 }
 

@@ -318,10 +318,18 @@ static uint32_t *own_list(const tam_cuda_step *s) {
     return (uint32_t *)(void *)(own + tam_head_bytes(TAM_TALLIES + slots->nstats));
 }
 
-tamis_status tam_cuda_sparse_reset(tam_cuda_step *s) {
-    const tam_cuda_device *d = s->device;
-    TAM_CUDA_LAUNCH(tam_launch_reset(d->found, d->select, d->picked, tam_cuda_step_scratch(s),
-                                     s->round->lane.stream));
+/* The indices, and the slot: the last to write to it seals it. */
+static tamis_status seal(tam_cuda_step *s, const tam_cuda_cut *cut) {
+    void *stream = s->round->lane.stream;
+    if (!is_packed(&s->plan) && !s->plan.with_values) {
+        TAM_CUDA_LAUNCH(tam_launch_emit_sealed(cut, &s->exchange, stream));
+        return TAMIS_OK;
+    }
+    TAM_CUDA_LAUNCH(tam_launch_emit(cut, stream));
+    if (is_packed(&s->plan))
+        TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
+    if (s->plan.with_values)
+        TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
     return TAMIS_OK;
 }
 
@@ -342,29 +350,27 @@ static tamis_status cut(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
         .indices = own_list(s),
         .picked = d->picked,
     };
-    TAM_CUDA_LAUNCH(tam_launch_collect(pass, stream));
-    TAM_CUDA_LAUNCH(tam_launch_cut(&job, stream));
-    return TAMIS_OK;
+    TAM_CUDA_LAUNCH(tam_launch_collect_counted(pass, &job, stream));
+    TAM_CUDA_LAUNCH(tam_launch_search(&job, stream));
+    return seal(s, &job);
 }
 
 static tamis_status list_rows(tam_cuda_step *s) {
-    TAM_CUDA_LAUNCH(
-        tam_launch_list(&s->exchange, own_list(s), s->device->picked, s->round->lane.stream));
+    void *stream = s->round->lane.stream;
+    TAM_CUDA_LAUNCH(tam_launch_list(&s->exchange, own_list(s), s->device->picked, stream));
+    if (is_packed(&s->plan))
+        TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
+    else
+        TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
     return TAMIS_OK;
 }
 
 tamis_status tam_cuda_sparse_pick(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
-    void *stream = s->round->lane.stream;
-    TAM_CUDA_LAUNCH(tam_launch_accumulate(pass, stream));
-    TAM_TRY(tam_cuda_is_rowed(&s->plan) ? list_rows(s) : cut(s, pass));
-    if (is_packed(&s->plan))
-        TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
-    TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
-    return TAMIS_OK;
+    TAM_CUDA_LAUNCH(tam_launch_accumulate(pass, s->round->lane.stream));
+    return tam_cuda_is_rowed(&s->plan) ? list_rows(s) : cut(s, pass);
 }
 
 static tamis_status begin(tam_cuda_step *s) {
-    TAM_TRY(tam_cuda_sparse_reset(s));
     return tam_cuda_sparse_pick(s, &s->target);
 }
 
@@ -405,9 +411,9 @@ static tamis_status settle(tam_cuda_step *s) {
 
 tamis_status tam_cuda_sparse_finish(tam_cuda_step *first, uint32_t by) {
     const tam_cuda_round *r = first->round;
-    TAM_CUDA_LAUNCH(tam_launch_control(r->controls, &r->shares, r->travel));
-    TAM_CUDA_LAUNCH(tam_launch_report(first->outcome, first->control.state, r->shares.now, by,
-                                      r->reports[by], r->travel));
+    tam_cuda_reporting reporting = tam_cuda_round_reporting(first, by);
+    reporting.targets = r->shares.now;
+    TAM_CUDA_LAUNCH(tam_launch_control(r->controls, &r->shares, &reporting, r->travel));
     return TAMIS_OK;
 }
 

@@ -263,7 +263,12 @@ void tam_cuda_step_describe_mail(const tam_cuda_step *s, const tam_cuda_exchange
     };
 }
 
-tam_cuda_words tam_cuda_step_scratch(const tam_cuda_step *s) {
-    return (tam_cuda_words){(uint32_t *)(void *)s->exchange.scratch,
-                            (uint32_t)(scratch_bytes(s) / sizeof(uint32_t))};
+tam_cuda_fresh tam_cuda_step_fresh(const tam_cuda_step *s) {
+    return (tam_cuda_fresh){
+        .found = s->device->found,
+        .select = s->device->select,
+        .picked = s->device->picked,
+        .scratch = {(uint32_t *)(void *)s->exchange.scratch,
+                    (uint32_t)(scratch_bytes(s) / sizeof(uint32_t))},
+    };
 }

@@ -29,7 +29,7 @@ typedef struct tam_cuda_kind {
     tamis_status (*begin)(tam_cuda_step *step);
     tamis_status (*survey)(tam_cuda_step *step);
     tamis_status (*settle)(tam_cuda_step *step);
-    /** What follows the result, for all buckets; the report last. @param by  the launcher */
+    /** What follows the result, for all buckets, with the report. @param by  the launcher */
     tamis_status (*finish)(tam_cuda_step *first, uint32_t by);
 } tam_cuda_kind;
 
@@ -111,8 +111,8 @@ unsigned char *tam_cuda_scratch_place(tam_cuda_exchange *exchange, unsigned char
 /** Set the pointers of an exchange to what its step and the round own. */
 void tam_cuda_step_connect(const tam_cuda_step *step, tam_cuda_exchange *exchange);
 
-/** The scratch of a step, to be cleared when it begins. */
-tam_cuda_words tam_cuda_step_scratch(const tam_cuda_step *step);
+/** What is cleared when a step begins. */
+tam_cuda_fresh tam_cuda_step_fresh(const tam_cuda_step *step);
 
 /** The messages of an exchange whose values are floats in equal shares. */
 void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_exchange *exchange,
@@ -124,7 +124,6 @@ void tam_cuda_sparse_take(tam_cuda_step *step, tam_cuda_arena *arena);
 tamis_status tam_cuda_sparse_fill(tam_cuda_step *step);
 tamis_status tam_cuda_sparse_load(tam_cuda_step *step, uint64_t number);
 tamis_status tam_cuda_sparse_save(tam_cuda_step *step, const tam_cuda_past *past);
-tamis_status tam_cuda_sparse_reset(tam_cuda_step *step);
 /** Accumulate what `pass` says, cut, seal. */
 tamis_status tam_cuda_sparse_pick(tam_cuda_step *step, const tam_cuda_accumulate *pass);
 tamis_status tam_cuda_sparse_survey(tam_cuda_step *step);
@@ -165,6 +164,9 @@ tamis_status tam_cuda_round_open(tam_cuda_step *first);
 
 /** Add a step that has its memory to its round; the last one completes the round. */
 tamis_status tam_cuda_round_join(tam_cuda_step *step);
+
+/** The report on a step of that launcher, without targets. */
+tam_cuda_reporting tam_cuda_round_reporting(const tam_cuda_step *first, uint32_t by);
 
 /** Later work on `behind` runs after what `stream` holds now. */
 tamis_status tam_cuda_follow(cudaStream_t behind, cudaStream_t stream, cudaEvent_t event);

@@ -11,6 +11,7 @@
  *                             candidates into a pool; sums per chunk
  *     tam_launch_collect      pool -> ordered list; sums per group
  *     tam_launch_cut          list, or else the own chunks -> exactly k indices, ascending
+ *     tam_launch_collect_counted, _search, _emit     both, with a launch less, where both are known
  *     tam_launch_gather/apply/put     walks over chosen indices
  */
 #ifndef TAM_CUDA_VIEW_H
@@ -81,7 +82,7 @@ typedef struct tam_cuda_candidates {
 } tam_cuda_candidates;
 
 /** Results of accumulate and collect. Device memory; the caller of tam_launch_accumulate clears it
- * by tam_launch_reset before every step. */
+ * by tam_launch_start or _reset before every step. */
 typedef struct tam_cuda_found {
     uint64_t nonfinite;
     uint64_t total;     /* candidates, including those that did not fit */
@@ -147,7 +148,7 @@ typedef struct tam_cuda_search {
 /** Scratch of a cut. A cut from the chunks also overwrites the candidates' chunk_offset and
  * chunk_count. */
 typedef struct tam_cuda_select {
-    uint32_t *histogram;  /* [3 * TAM_DIGITS] one per digit, cleared by tam_launch_reset */
+    uint32_t *histogram;  /* [3 * TAM_DIGITS] one per digit, cleared with the search */
     uint32_t *block_more; /* [blocks] entries over the cutoff */
     uint32_t *block_ties; /* [blocks] entries equal to it */
     tam_cuda_search *search;
@@ -168,22 +169,39 @@ typedef struct tam_cuda_cut {
     tam_cuda_picked *picked;
 } tam_cuda_cut;
 
-/** Memory that a step begins with as zeros. */
+/** Words of memory. */
 typedef struct tam_cuda_words {
     uint32_t *words;
     uint32_t count;
 } tam_cuda_words;
 
-/** Clears found (unless NULL), histograms, search, picked and scratch: the first node of a step;
- * also needed before every other cut. */
-int tam_launch_reset(tam_cuda_found *found, tam_cuda_select select, tam_cuda_picked *picked,
-                     tam_cuda_words scratch, void *stream);
+/** What counts from zero. */
+typedef struct tam_cuda_fresh {
+    tam_cuda_found *found; /* or NULL */
+    tam_cuda_select select;
+    tam_cuda_picked *picked;
+    tam_cuda_words scratch; /* or none */
+} tam_cuda_fresh;
+
+/** Clears found, histograms, search, picked and scratch: before every cut. */
+int tam_launch_reset(const tam_cuda_fresh *fresh, void *stream);
 int tam_launch_accumulate(const tam_cuda_accumulate *job, void *stream);
 int tam_launch_collect(const tam_cuda_accumulate *job, void *stream);
 int tam_launch_cut(const tam_cuda_cut *job, void *stream);
 
+/** Both: the first pass of the cut counts the list while it is written; the next ones find the
+ * cutoff; the last ones write the indices. A list that does not serve the cut is not written. */
+int tam_launch_collect_counted(const tam_cuda_accumulate *job, const tam_cuda_cut *cut,
+                               void *stream);
+int tam_launch_search(const tam_cuda_cut *job, void *stream);
+int tam_launch_emit(const tam_cuda_cut *job, void *stream);
+
 /** *to = value. The value is part of the launch, and so of a graph that captures it. */
 int tam_launch_source(tam_cuda_source *to, tam_cuda_source value, void *stream);
+
+/** tam_launch_source and tam_launch_reset: how a step starts. */
+int tam_launch_start(tam_cuda_source *to, tam_cuda_source value, const tam_cuda_fresh *fresh,
+                     void *stream);
 
 enum { TAM_POINTERS = 64 }; /* pointers that one launch carries */
 

@@ -30,6 +30,10 @@ extern "C" {
  * "kernel"; NULL: all. */
 uint64_t fake_cuda_calls(const char *function);
 
+/** Operations that streams have run since the last reset, those of a graph at each of its launches:
+ * "kernel", "nccl", "memcpy", "memset". */
+uint64_t fake_cuda_runs(const char *kind);
+
 /** Calls that wait for the device, or may: synchronize, memcpy and memset without Async, copies of
  * pageable memory, malloc and free of every kind. */
 uint64_t fake_cuda_blocking_calls(void);

@@ -99,7 +99,7 @@ struct fake_world {
     unsigned delay_us;
     bool held = false;
 
-    std::map<std::string, uint64_t> calls;
+    std::map<std::string, uint64_t> calls, runs;
     uint64_t blocking = 0, allocations = 0;
     struct failure {
         std::string function;

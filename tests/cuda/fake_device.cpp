@@ -107,6 +107,11 @@ int fake_cuda_enter(const char *function) {
     return error;
 }
 
+uint64_t fake_cuda_runs(const char *kind) {
+    guard held(world.lock);
+    return world.runs.count(kind) ? world.runs[kind] : 0;
+}
+
 uint64_t fake_cuda_calls(const char *function) {
     guard held(world.lock);
     if (function)
@@ -186,6 +191,7 @@ void fake_cuda_reset(void) {
     guard held(world.lock);
     set_usual(&world);
     world.calls.clear();
+    world.runs.clear();
     world.failures.clear();
     world.blocking = world.allocations = 0;
     world.fault_in = 0;

@@ -8,7 +8,17 @@
 #include "tests/cuda/fake_cuda.hpp"
 #include <algorithm>
 
-cudaError_t enqueue(CUstream_st *stream, const char *kind, work run) {
+static work counted(const char *kind, work run) {
+    return [kind, run = std::move(run)] {
+        guard held(world.lock);
+        world.runs[kind]++;
+        held.unlock();
+        run();
+    };
+}
+
+cudaError_t enqueue(CUstream_st *stream, const char *kind, work operation) {
+    work run = counted(kind, std::move(operation));
     if (!stream->in) {
         stream->queue.push_back(std::move(run));
         stream->arrived.notify_one();

@@ -29,6 +29,8 @@ typedef struct twins {
     tam_control_state state;
     uint64_t step, k;
     double norm;
+    tam_cuda_report ring[TAM_CUDA_STEPS];
+    uint64_t reports;
 
     /* What the host observes, as the reducer does. */
     double *cuts, *means;
@@ -116,11 +118,22 @@ static void finish(int error) {
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-/* Of the only bucket there is. */
+/* Whatever the verdict, after the control, whose state it tells. */
+static void check_report(twins *t) {
+    const tam_cuda_report *report = &t->ring[++t->reports % TAM_CUDA_STEPS];
+    assert_int_equal(report->serial, t->reports);
+    assert_int_equal(report->status, t->verdict.status);
+    assert_memory_equal(&report->margin, &t->state.margin, sizeof report->margin);
+}
+
+/* Of the only bucket there is. The report is on none: its figures are those of exchanges. */
 static void launch_control(twins *t) {
     const tam_cuda_shares shares = {.nbuckets = 1};
+    const tam_cuda_reporting reporting = {
+        .common = &t->common, .state = &t->state, .ring = t->ring};
     t->common.verdict = t->verdict;
-    finish(tam_launch_control(&t->job, &shares, NULL));
+    finish(tam_launch_control(&t->job, &shares, &reporting, NULL));
+    check_report(t);
 }
 
 static void open_twins(twins *t, const char *name, uint32_t ngroups, uint32_t rank,

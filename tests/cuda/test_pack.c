@@ -82,6 +82,7 @@ static void open_desk(desk *d, tamis_index_format format, uint32_t span, uint32_
                   .nranks = RANKS,
                   .capacity = capacity,
                   .index_bytes = (uint32_t)room,
+                  .with_values = 1, /* which would be sealed afterwards */
                   .packed = {.format = format,
                              .span = span,
                              .parts = d->parts,
@@ -130,8 +131,10 @@ static void pack(desk *d) {
     tam_strided_locate(&d->parts[OWN], d->positions, d->count, list_of(d, OWN));
     d->bytes = d->codec->encode(d->positions, d->count, d->x.slots.packed.span, d->codes);
     memset(codes_of(d, OWN), 0xa5, d->x.slots.index_bytes);
+    d->scratch.sent = 0;
     finish(tam_launch_pack(&d->x, NULL));
     assert_int_equal(d->scratch.code_bytes, d->bytes);
+    assert_true(d->scratch.sent == tam_sum_bytes(TAM_SUM_INDICES, d->codes, d->bytes));
     assert_memory_equal(codes_of(d, OWN), d->codes, d->bytes);
 }
 

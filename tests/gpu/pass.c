@@ -125,9 +125,8 @@ typedef struct rounds {
 static void enqueue(const rounds *r, int b) {
     tam_cuda_accumulate job = r->job;
     job.source = &r->sources[b];
-    timing_try(
-        tam_launch_reset(job.found, r->cut.select, r->cut.picked, (tam_cuda_words){0}, r->stream),
-        "reset");
+    const tam_cuda_fresh fresh = {job.found, r->cut.select, r->cut.picked, {0}};
+    timing_try(tam_launch_reset(&fresh, r->stream), "reset");
     timing_try(tam_launch_accumulate(&job, r->stream), "accumulate");
     if (r->phases >= COLLECT)
         timing_try(tam_launch_collect(&job, r->stream), "collect");
