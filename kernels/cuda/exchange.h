@@ -29,12 +29,10 @@
  *     tam_launch_control  of all: the next step; figures of this one, into pinned memory
  *
  * The host does not check between two of these, and an abandoned collective leaves its buffers half
- * written. So nothing received is trusted: the seals of the previous step's slots are cleared,
- * checksums reveal damaged slots, and the target of a collective of floats is filled with
- * TAM_CUDA_ABSENT before.
- * A rank that refuses the slots gives TAM_CUDA_ABSENT instead of its values, so that all ranks
- * refuse the step together. Rounded values have no such number: their shares and sums end in a
- * check, which a rank that refuses gives wrong.
+ * written. So nothing received is trusted: the seals of the previous step's slots are cleared, as
+ * are the checks in which shares and sums end (shares.cuh, rounded.cu). A rank that refuses the
+ * slots gives shares with wrong checks, so that all ranks refuse the step together. Scheme dense
+ * fills the target of a collective with TAM_CUDA_ABSENT before, and a rank that refuses gives it.
  */
 #ifndef TAM_CUDA_EXCHANGE_H
 #define TAM_CUDA_EXCHANGE_H
@@ -49,7 +47,9 @@
 extern "C" {
 #endif
 
-/* A NaN that no arithmetic produces. Values that ranks give are finite, so none is equal to it. */
+enum { TAM_SHARE_CHECK = 4 }; /* floats behind the values of a share */
+
+/* A NaN that no arithmetic produces: scheme dense. */
 #define TAM_CUDA_ABSENT 0xffa51edfu
 
 /** Lists whose indices do not travel as u32. */
@@ -136,8 +136,7 @@ typedef struct tam_cuda_rounded {
     unsigned char *sent;    /* [nranks * share_bytes]; then the sums, [nranks * sum_bytes] */
     unsigned char *came;    /* [nranks * share_bytes] */
     size_t share_bytes, sum_bytes;
-    uint64_t *checks[3]; /* [nranks] of shares given, of shares that came, of sums; cleared */
-    double *squares;     /* [pieces of the union] of errors */
+    double *squares; /* [pieces of the union] of errors */
 } tam_cuda_rounded;
 
 /** State of a bucket between steps. */
@@ -205,10 +204,13 @@ typedef struct tam_cuda_exchange {
     uint32_t nsums;
     float *acc; /* NULL: this exchange leaves the residual to another */
 
-    uint64_t share; /* floats, a multiple of 4; 0 for pairs */
-    uint64_t room;  /* floats that `values` has: nranks * share, or the largest union */
+    uint64_t share;   /* floats, a multiple of 4; 0 for pairs */
+    uint64_t room;    /* floats that `values` has: nranks * share, or the largest union */
+    uint32_t checked; /* shares end in a check: shares.cuh; scheme dense: not */
     uint32_t *indices;
     float *values, *shares;
+    float *applied;      /* the result, from the sums; in place, or where shares were */
+    uint64_t *checks[3]; /* [nranks] of shares given, of shares that came, of sums; cleared */
     tam_cuda_rounded rounded;
     float *errors; /* what rounding takes: of `values`; pairs: of the own list. NULL: nothing */
 

@@ -192,6 +192,7 @@ static tamis_status fill(tam_cuda_step *s) {
     tam_cuda_inside *in = s->inside;
     const tam_cuda_node *node = &in->plan;
     tam_cuda_step_connect(s, &in->results);
+    in->results.applied = in->results.values;
     TAM_TRY(tam_cuda_sparse_fill(s));
     s->control.results = in->results.slots;
     in->pass = pass_of(s);

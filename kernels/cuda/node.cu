@@ -16,6 +16,7 @@
  */
 #include "kernels/cuda/slots.cuh"
 
+#include "kernels/cuda/shares.cuh"
 #include "kernels/cuda/sums.cuh"
 #include "kernels/cuda/widen.cuh"
 #include "lib/policy/strided.h"
@@ -165,7 +166,7 @@ static __device__ uint64_t list_result(const tam_cuda_exchange &column, const ta
     uint64_t sum = 0;
     for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
         uint32_t index = (uint32_t)tam_strided_element(&slice, column.indices[i]);
-        float value = column.values[i];
+        float value = column.values[tam_place_of_value(column, (uint32_t)i)];
         indices[i] = index;
         values[i] = value;
         sum += tam_sum_word(TAM_SUM_INDICES, i, index) +

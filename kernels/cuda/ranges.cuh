@@ -45,19 +45,6 @@ static __device__ void tam_cut_slices(const tam_cuda_exchange &x) {
     }
 }
 
-/** Write zeros past the union, or absent values after a refusal; mark the target of the all-to-all
- * absent. The whole grid calls it. */
-static __device__ __forceinline__ void tam_pad(const tam_cuda_exchange &x, uint64_t count,
-                                               bool refused) {
-    const float absent = __uint_as_float(TAM_CUDA_ABSENT);
-    uint64_t i = tam_thread_of_grid(), stride = tam_threads_of_grid();
-    uint64_t sent = x.share * x.slots.nranks;
-    for (uint64_t at = i; at < sent; at += stride)
-        x.shares[at] = absent;
-    for (uint64_t at = i + (refused ? 0 : count); at < x.room; at += stride)
-        x.values[at] = refused ? absent : 0.0f;
-}
-
 /** All threads of the last block call this; the others have counted. */
 static __device__ __forceinline__ void tam_begin_union(const tam_cuda_exchange &x) {
     tam_place_ranges(x);

@@ -14,11 +14,10 @@
  * configuration. A step may run again after a state was loaded, so the checks of what is to be
  * received are cleared before: what a collective that was given up did not bring is refused.
  */
+#include "kernels/cuda/shares.cuh"
 #include "kernels/cuda/wire.cuh"
 
 #include "lib/base/tree.h"
-
-enum { GIVEN, CAME, SUMS }; /* tam_cuda_rounded.checks */
 
 /* -- blocks and shares ------------------------------------------------------------------------ */
 
@@ -41,12 +40,6 @@ static __device__ __forceinline__ part part_of(const tam_cuda_exchange &x, uint3
     return p;
 }
 
-static __device__ __forceinline__ uint32_t check_of(const tam_cuda_exchange &x, uint32_t r,
-                                                    uint64_t sum) {
-    const tam_head_due due = {x.ledger->config, x.turn->step, x.ledger->last_result, r, 0};
-    return tam_head_check_of(&due, sum);
-}
-
 static __device__ __forceinline__ uint32_t *check_in(unsigned char *share, size_t bytes) {
     return reinterpret_cast<uint32_t *>(share + bytes) - 1;
 }
@@ -63,7 +56,7 @@ static __device__ __forceinline__ void add_check(const tam_cuda_exchange &x, uin
             tam_sum_word(TAM_SUM_VALUES, (uint64_t)place * words + i, tam_word_of(block, bytes, i));
     sum = tam_block_sum(sum);
     if (threadIdx.x == 0)
-        tam_add64(&x.rounded.checks[which][r], sum);
+        tam_add64(&x.checks[which][r], sum);
 }
 
 /* -- give ------------------------------------------------------------------------------------- */
@@ -82,7 +75,7 @@ static __device__ __forceinline__ void give_block(const tam_cuda_exchange &x, ui
     if (inside)
         x.errors[i] = error;
     __syncthreads(); /* the block is written */
-    add_check(x, GIVEN, owner, place, q.up, p.count, block);
+    add_check(x, TAM_SENT, owner, place, q.up, p.count, block);
 }
 
 /* A rank that refuses the slots gives wrong checks. */
@@ -96,7 +89,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) give(const tam_cuda_
         return;
     for (uint32_t r = threadIdx.x; r < nranks; r += TAM_BLOCK_THREADS) {
         *check_in(q.sent + r * q.share_bytes, q.share_bytes) =
-            check_of(x, x.slots.rank, q.checks[GIVEN][r]) ^ refuses;
+            tam_share_check(x, x.slots.rank, x.checks[TAM_SENT][r]) ^ refuses;
         *check_in(q.came + r * q.share_bytes, q.share_bytes) = 0;
     }
 }
@@ -113,7 +106,7 @@ static __device__ __forceinline__ float add_up(const tam_cuda_exchange &x, const
     for (uint32_t r = 0; r < nranks; r++) {
         const unsigned char *block =
             q.came + r * q.share_bytes + (size_t)place * tam_wire_stride(q.up);
-        add_check(x, CAME, r, place, q.up, p.count, block);
+        add_check(x, TAM_CAME, r, place, q.up, p.count, block);
         if (!tam_wire_valid(q.up, block) && threadIdx.x == 0)
             atomicOr(&x.scratch->damaged, 1u);
         if (threadIdx.x < p.count)
@@ -135,7 +128,7 @@ static __device__ __forceinline__ void add_block(const tam_cuda_exchange &x, uin
     if (threadIdx.x < p.count)
         x.errors[i] = tam_wire_add_errors(x.errors[i], error);
     __syncthreads();
-    add_check(x, SUMS, x.slots.rank, place, q.down, p.count, block);
+    add_check(x, TAM_SUMS, x.slots.rank, place, q.down, p.count, block);
 }
 
 /* The shares that came are those that were given, or this rank's sums get a wrong check. Two blocks
@@ -149,7 +142,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
     if (!tam_last_block(&x.scratch->added))
         return;
     for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
-        if (check_of(x, r, q.checks[CAME][r]) !=
+        if (tam_share_check(x, r, x.checks[TAM_CAME][r]) !=
             *check_in(q.came + r * q.share_bytes, q.share_bytes))
             atomicOr(&x.scratch->damaged, 1u);
         *check_in(q.sent + r * q.sum_bytes, q.sum_bytes) = 0;
@@ -157,7 +150,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
     __syncthreads();
     if (threadIdx.x == 0)
         *check_in(q.sent + x.slots.rank * q.sum_bytes, q.sum_bytes) =
-            check_of(x, x.slots.rank, q.checks[SUMS][x.slots.rank]) ^
+            tam_share_check(x, x.slots.rank, x.checks[TAM_SUMS][x.slots.rank]) ^
             (refuses | x.scratch->damaged);
 }
 
@@ -176,7 +169,7 @@ static __device__ __forceinline__ void take_block(const tam_cuda_exchange &x, ui
     if (threadIdx.x < p.count)
         x.values[p.first + threadIdx.x] = tam_wire_value(q.down, block, threadIdx.x);
     if (owner != x.slots.rank)
-        add_check(x, SUMS, owner, place, q.down, p.count, block);
+        add_check(x, TAM_SUMS, owner, place, q.down, p.count, block);
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) take(const tam_cuda_exchange x) {
@@ -189,7 +182,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) take(const tam_cuda_
     if (!tam_last_block(&x.scratch->taken))
         return;
     for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
-        if (check_of(x, r, q.checks[SUMS][r]) != *check_in(q.sent + r * q.sum_bytes, q.sum_bytes))
+        if (tam_share_check(x, r, x.checks[TAM_SUMS][r]) !=
+            *check_in(q.sent + r * q.sum_bytes, q.sum_bytes))
             atomicOr(&x.scratch->absent, 1u);
     }
 }

@@ -17,6 +17,7 @@
 #include "kernels/cuda/ranges.cuh"
 
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/shares.cuh"
 #include "lib/policy/rules.h"
 
 enum { WORDS = TAM_RANGE_WORDS / TAM_BLOCK_THREADS }; /* of a range, for each thread */
@@ -139,18 +140,23 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) expand(const tam_cuda_exchange x) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
-    uint32_t status = verdict->status, length = x.rows.length;
-    uint32_t count = status == TAMIS_OK ? verdict->count * length : 0;
-    tam_pad(x, count, status == TAMIS_E_PROTOCOL);
-    if (status != TAMIS_OK)
-        return;
-    for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
-        uint32_t row = x.rows.united[(uint32_t)i / length];
-        uint32_t index = row * length + (uint32_t)i % length;
-        x.indices[i] = index;
-        x.values[i] = x.acc[index];
+    bool refuses = verdict->status != TAMIS_OK;
+    uint32_t length = x.rows.length, count = refuses ? 0 : verdict->count * length;
+    for (uint64_t at = (uint64_t)blockIdx.x * TAM_PIECE; at < count;
+         at += (uint64_t)gridDim.x * TAM_PIECE) {
+        uint32_t end = count - at < TAM_PIECE ? count : (uint32_t)at + TAM_PIECE;
+        tam_walk_shares(x, (uint32_t)at, end, TAM_SENT, [&](uint32_t i, uint64_t place) {
+            uint32_t index = x.rows.united[i / length] * length + i % length;
+            float value = x.acc[index];
+            x.indices[i] = index;
+            x.values[place] = value;
+            return tam_bits_of(value);
+        });
     }
-    if (tam_last_block(&x.scratch->expanded) && threadIdx.x == 0)
+    if (!tam_last_block(&x.scratch->expanded))
+        return;
+    tam_close_shares(x, refuses);
+    if (threadIdx.x == 0 && !refuses)
         verdict->count = count;
 }
 

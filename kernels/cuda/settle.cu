@@ -6,13 +6,68 @@
 #include "kernels/cuda/slots.cuh"
 
 #include "kernels/cuda/gradient.cuh"
+#include "kernels/cuda/shares.cuh"
 #include "kernels/cuda/sums.cuh"
 #include "lib/policy/bucket.h"
 
 /* -- add -------------------------------------------------------------------------------------- */
 
-/* Write the sums to their place among the values, which have been sent by now, and mark the rest
- * absent, where the sums of the other ranks must arrive. */
+/* Of the own share. @return this thread's part of their check */
+static __device__ __forceinline__ uint64_t add_own(const tam_cuda_exchange &x, uint32_t count) {
+    uint64_t share = x.share / 4, sum = 0;
+    float4 *sums = reinterpret_cast<float4 *>(x.values) + x.slots.rank * share;
+    tam_given g = {reinterpret_cast<const float4 *>(x.shares), share, x.slots.nranks,
+                   tam_tree_own(x.slots.nranks)};
+    for (uint64_t i = tam_thread_of_grid(); 4 * i < count; i += tam_threads_of_grid()) {
+        float4 four = tam_add_ranks(g, i);
+        const float s[4] = {four.x, four.y, four.z, four.w};
+        sums[i] = four;
+        for (uint32_t c = 0; c < 4 && 4 * i + c < count; c++)
+            sum += tam_sum_word(TAM_SUM_VALUES, 4 * i + c, tam_bits_of(s[c]));
+    }
+    return sum;
+}
+
+/* The checks of the shares that came, piece by piece. */
+static __device__ __forceinline__ void hear(const tam_cuda_exchange &x, uint32_t count) {
+    uint32_t pieces = tam_pieces_of(count);
+    for (uint64_t task = blockIdx.x; task < (uint64_t)pieces * x.slots.nranks; task += gridDim.x) {
+        uint32_t r = (uint32_t)(task / pieces), first = (uint32_t)(task % pieces) * TAM_PIECE;
+        uint64_t sum = tam_block_sum(tam_share_of_bytes(TAM_SUM_VALUES, x.shares + r * x.share,
+                                                        count * (uint32_t)sizeof(float), first,
+                                                        first + TAM_PIECE));
+        if (threadIdx.x == 0)
+            tam_add64(&x.checks[TAM_CAME][r], sum);
+    }
+}
+
+/* The sums go to the places of the values, which have been sent by now. */
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_checked(const tam_cuda_exchange x) {
+    const tam_cuda_verdict *verdict = &x.scratch->verdict;
+    uint32_t values = tam_share_values(x), refuses = verdict->status != TAMIS_OK;
+    uint64_t before = (uint64_t)x.slots.rank * values, all = refuses ? 0 : verdict->count;
+    uint32_t count = all < before ? 0 : all - before < values ? (uint32_t)(all - before) : values;
+    hear(x, count);
+    uint64_t sum = tam_block_sum(add_own(x, count));
+    if (threadIdx.x == 0)
+        tam_add64(&x.checks[TAM_SENT][x.slots.rank], sum);
+    if (!tam_last_block(&x.scratch->added))
+        return;
+    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+        if (!refuses &&
+            tam_share_check(x, r, x.checks[TAM_CAME][r]) != *tam_check_in(x, x.shares, r))
+            atomicOr(&x.scratch->damaged, 1u);
+        *tam_check_in(x, x.values, r) = 0;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *tam_check_in(x, x.values, x.slots.rank) =
+            tam_share_check(x, x.slots.rank, x.checks[TAM_SENT][x.slots.rank]) ^
+            (refuses | x.scratch->damaged);
+}
+
+/* Scheme dense. Write the sums to their place among the values, which have been sent by now, and
+ * mark the rest absent, where the sums of the other ranks must arrive. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_shares(const tam_cuda_exchange x) {
     float4 *values = reinterpret_cast<float4 *>(x.values);
     float a = __uint_as_float(TAM_CUDA_ABSENT);
@@ -166,34 +221,41 @@ static __device__ __forceinline__ bool stays_finite(float sum, float divisor) {
     return tam_magnitude_of(__fdiv_rn(sum, divisor)) < TAM_INFINITE_BITS;
 }
 
-/* What a thread saw of the sums. */
-struct witness {
-    uint64_t bad;
-    bool incomplete;
-};
-
 static __device__ void put_sum(double mine, double *to) {
     double sum = tam_block_fold(mine);
     if (threadIdx.x == 0)
         *to = sum;
 }
 
-static __device__ void survey_piece(const tam_cuda_exchange &x, uint64_t piece, uint64_t count,
-                                    witness *seen) {
-    uint64_t begin = piece * TAM_PIECE, end = begin + TAM_PIECE < count ? begin + TAM_PIECE : count;
+/* @return bad sums that this thread saw */
+static __device__ uint64_t survey_piece(const tam_cuda_exchange &x, uint32_t piece,
+                                        uint32_t count) {
+    uint32_t begin = piece * TAM_PIECE, left = count - begin;
     double squares = 0.0, kept = 0.0;
-    for (uint64_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
-        float sum = x.values[i];
-        seen->bad += !stays_finite(sum, x.divisor);
-        seen->incomplete = seen->incomplete || tam_absent(sum);
-        squares += (double)sum * sum;
-        float error = x.rounded.blocks > 0 ? x.errors[i] : 0.0f;
-        kept += (double)error * error;
-    }
+    uint64_t bad = 0;
+    tam_walk_shares(x, begin, begin + (left < TAM_PIECE ? left : TAM_PIECE), TAM_SUMS,
+                    [&](uint32_t i, uint64_t place) {
+                        float sum = x.values[place];
+                        bad += !stays_finite(sum, x.divisor);
+                        squares += (double)sum * sum;
+                        float error = x.rounded.blocks > 0 ? x.errors[i] : 0.0f;
+                        kept += (double)error * error;
+                        return tam_bits_of(sum);
+                    });
     if (x.match > 0.0) /* all threads alike */
         put_sum(squares, &x.value_sums[piece]);
     if (x.rounded.blocks > 0)
         put_sum(kept, &x.rounded.squares[piece]);
+    return bad;
+}
+
+/* The last block: whether all sums are what their owners gave. */
+static __device__ void check_sums(const tam_cuda_exchange &x) {
+    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+        if (tam_share_check(x, r, x.checks[TAM_SUMS][r]) != *tam_check_in(x, x.values, r))
+            atomicOr(&x.scratch->absent, 1u);
+    }
+    __syncthreads();
 }
 
 /* The last block: what the scale follows from. */
@@ -212,17 +274,17 @@ static __device__ void add_squares(const tam_cuda_exchange &x, uint32_t pieces,
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cuda_exchange x) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
-    uint64_t count = verdict->status == TAMIS_OK ? verdict->count : 0;
-    uint32_t pieces = (uint32_t)((count + TAM_PIECE - 1) / TAM_PIECE);
-    witness seen = {};
+    uint32_t count = verdict->status == TAMIS_OK ? verdict->count : 0;
+    uint32_t pieces = tam_pieces_of(count);
+    uint64_t bad = 0;
     for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
-        survey_piece(x, piece, count, &seen);
-    if (seen.bad > 0)
-        tam_add64(&x.scratch->bad, seen.bad);
-    if (seen.incomplete)
-        atomicOr(&x.scratch->absent, 1u);
+        bad += survey_piece(x, piece, count);
+    if (bad > 0)
+        tam_add64(&x.scratch->bad, bad);
     if (!tam_last_block(&x.scratch->surveyed))
         return;
+    if (x.checked && verdict->status == TAMIS_OK)
+        check_sums(x);
     if (x.match > 0.0)
         add_squares(x, pieces, verdict);
     if (x.rounded.blocks > 0) {
@@ -274,7 +336,7 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
     float divisor = x.common->divisor;
     for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
         uint32_t index = x.indices[i];
-        float value = x.values[i];
+        float value = x.values[tam_place_of_value(x, (uint32_t)i)];
         bool finite = stays_finite(value, divisor);
         if (!finite && x.acc)
             leave(x, index, 0.0f);
@@ -283,7 +345,7 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
         if (x.acc)
             leave_given(x, (uint32_t)i, index, finite);
         value = __fdiv_rn(finite ? value : 0.0f, divisor);
-        x.values[i] = value;
+        x.applied[i] = value;
         if (x.all_indices) {
             x.all_indices[verdict->offset + i] = index + x.begin;
             x.all_values[verdict->offset + i] = value;
@@ -327,7 +389,8 @@ static unsigned blocks_for(const tam_cuda_exchange *job, uint64_t entries) {
 extern "C" int tam_launch_add(const tam_cuda_exchange *job, void *stream) {
     if (job->rounded.blocks > 0)
         return tam_launch_add_rounded(job, stream);
-    return tam_launch(add_shares, blocks_for(job, job->room / 4), stream, *job);
+    return tam_launch(job->checked ? add_checked : add_shares, blocks_for(job, job->room / 4),
+                      stream, *job);
 }
 
 extern "C" int tam_launch_survey(const tam_cuda_exchange *job, void *stream) {

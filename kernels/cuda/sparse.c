@@ -101,11 +101,12 @@ static tam_cuda_rounded describe_rounded(const tam_cuda_plan *plan) {
 static void describe(tam_cuda_step *s, float *acc) {
     const tam_cuda_plan *plan = &s->plan;
     const tam_cuda_device *d = s->device;
-    uint64_t share = tam_cuda_round_up((plan->union_max + plan->nranks - 1) / plan->nranks, 4);
     const tam_cuda_rounded rounded = describe_rounded(plan);
     const tam_cuda_rows rows = describe_rows(plan);
     uint64_t span = tam_cuda_is_rowed(plan) ? rows.count : d->grid.n;
-    share = plan->with_values || rounded.blocks > 0 ? 0 : share;
+    bool checked = !plan->with_values && rounded.blocks == 0;
+    size_t values = (plan->union_max + plan->nranks - 1) / plan->nranks;
+    uint64_t share = checked ? tam_cuda_round_up(values, 4) + TAM_SHARE_CHECK : 0;
     s->exchange = (tam_cuda_exchange){
         .grid = d->grid,
         .slots = describe_slots(plan),
@@ -125,6 +126,7 @@ static void describe(tam_cuda_step *s, float *acc) {
         .acc = acc,
         .share = share,
         .room = share > 0 ? share * plan->nranks : plan->union_max,
+        .checked = checked,
         .rounded = rounded,
     };
     s->control = (tam_cuda_control){
@@ -266,6 +268,7 @@ static void describe_mail(tam_cuda_step *s) {
 }
 
 tamis_status tam_cuda_sparse_fill(tam_cuda_step *s) {
+    s->exchange.applied = s->exchange.checked ? s->exchange.shares : s->exchange.values;
     s->control.indices = s->exchange.indices;
     s->control.verdict = &s->exchange.scratch->verdict;
     s->control.slots = s->exchange.slots;
@@ -458,6 +461,6 @@ tam_cuda_result tam_cuda_step_result(const tam_cuda_step *first) {
     return (tam_cuda_result){
         .count = &x->common->verdict.count,
         .indices = x->all_indices ? x->all_indices : x->indices,
-        .values = x->all_indices ? x->all_values : x->values,
+        .values = x->all_indices ? x->all_values : x->applied,
     };
 }

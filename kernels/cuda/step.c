@@ -11,10 +11,14 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* What is cleared together: the scratch, tallies, checks of values that are rounded, and the
- * entries of ranges. */
+/* Of shares and sums. */
+static bool has_checks(const tam_cuda_exchange *x) {
+    return x->checked || x->rounded.blocks > 0;
+}
+
+/* What is cleared together: the scratch, tallies, checks, and the entries of ranges. */
 size_t tam_cuda_scratch_bytes(const tam_cuda_exchange *x) {
-    size_t checks = x->rounded.blocks > 0 ? 3 * sizeof(uint64_t) : 0;
+    size_t checks = has_checks(x) ? 3 * sizeof(uint64_t) : 0;
     return tam_cuda_round_up(sizeof(tam_cuda_scratch) +
                                  x->slots.nranks * (sizeof(tam_cuda_tally) + checks) +
                                  x->ranges.count * sizeof(uint32_t),
@@ -26,10 +30,9 @@ unsigned char *tam_cuda_scratch_place(tam_cuda_exchange *x, unsigned char *memor
     x->scratch = (tam_cuda_scratch *)(void *)memory;
     x->tallies = (tam_cuda_tally *)(x->scratch + 1);
     uint64_t *checks = (uint64_t *)(x->tallies + nranks);
-    bool rounds = x->rounded.blocks > 0;
-    for (uint32_t i = 0; rounds && i < 3; i++)
-        x->rounded.checks[i] = checks + i * nranks;
-    x->ranges.entries = (uint32_t *)(checks + (rounds ? 3 * nranks : 0));
+    for (uint32_t i = 0; has_checks(x) && i < 3; i++)
+        x->checks[i] = checks + i * nranks;
+    x->ranges.entries = (uint32_t *)(checks + (has_checks(x) ? 3 * nranks : 0));
     return memory + tam_cuda_scratch_bytes(x);
 }
 

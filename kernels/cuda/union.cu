@@ -8,6 +8,7 @@
  * entries of each range.
  */
 #include "kernels/cuda/ranges.cuh"
+#include "kernels/cuda/shares.cuh"
 
 #include "lib/base/tree.h"
 
@@ -75,14 +76,15 @@ static __device__ __forceinline__ void write_indices(uint32_t range, uint32_t at
 }
 
 /* exchange `union`: gather this rank's values there. @return this thread's sum of squares */
-static __device__ __forceinline__ double
-gather_range(const tam_cuda_exchange &x, const uint32_t *indices, uint32_t entries, float *values) {
+static __device__ __forceinline__ double gather_range(const tam_cuda_exchange &x, uint32_t first,
+                                                      uint32_t entries) {
     double squares = 0.0;
-    for (uint32_t i = threadIdx.x; i < entries; i += TAM_BLOCK_THREADS) {
-        float value = x.acc[indices[i]];
-        values[i] = value;
+    tam_walk_shares(x, first, first + entries, TAM_SENT, [&](uint32_t i, uint64_t place) {
+        float value = x.acc[x.indices[i]];
+        x.values[place] = value;
         squares += (double)value * value;
-    }
+        return tam_bits_of(value);
+    });
     return squares;
 }
 
@@ -137,7 +139,7 @@ static __device__ void unite_range(const tam_cuda_exchange &x, uint32_t range) {
         else if (x.slots.with_values)
             add_pairs(x, range, x.indices + offset, entries, x.values + offset);
         else
-            squares = gather_range(x, x.indices + offset, entries, x.values + offset);
+            squares = gather_range(x, offset, entries);
     }
     squares = tam_block_fold(squares);
     if (threadIdx.x == 0)
@@ -146,18 +148,18 @@ static __device__ void unite_range(const tam_cuda_exchange &x, uint32_t range) {
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unite(const tam_cuda_exchange x) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
-    uint32_t status = verdict->status;
-    if (!tam_scheme_rowed(x.scheme))
-        tam_pad(x, verdict->count, status == TAMIS_E_PROTOCOL);
-    if (status != TAMIS_OK)
-        return;
-    for (uint32_t range = blockIdx.x; range < x.ranges.count; range += gridDim.x)
+    bool refuses = verdict->status != TAMIS_OK;
+    for (uint32_t range = blockIdx.x; range < x.ranges.count && !refuses; range += gridDim.x)
         unite_range(x, range);
     if (x.slots.with_values || !tam_last_block(&x.scratch->united))
         return;
-    double squares = tam_block_fold_list(x.ranges.sums, x.ranges.count);
-    if (threadIdx.x == 0)
-        verdict->picked_sum = squares;
+    if (!refuses) {
+        double squares = tam_block_fold_list(x.ranges.sums, x.ranges.count);
+        if (threadIdx.x == 0)
+            verdict->picked_sum = squares;
+    }
+    if (!tam_scheme_rowed(x.scheme)) /* whose values come with all elements (rows.cu) */
+        tam_close_shares(x, refuses);
 }
 
 /* -- launch ----------------------------------------------------------------------------------- */

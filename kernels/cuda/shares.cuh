@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Values that are summed, as float32: how they lie in messages, and what checks them. The values of
+ * the union follow each other, but behind those of each share come four floats, of which the last
+ * checks it: what it holds, the step and the configuration. Two ranks, shares of four values, seven
+ * values:
+ *
+ *     | 0 1 2 3 . . . C | 4 5 6 - . . . C |
+ *
+ * Sums lie in the same places. A share may come damaged, or not at all: its owner then gives sums
+ * whose check is wrong, so that all ranks refuse the step, as a rank that refuses the slots gives
+ * shares with wrong checks. A step may run again after a state was loaded, so the checks of what is
+ * to be received are cleared before.
+ */
+#ifndef TAM_CUDA_SHARES_CUH
+#define TAM_CUDA_SHARES_CUH
+
+#include "kernels/cuda/slots.cuh"
+
+enum { TAM_SENT, TAM_CAME, TAM_SUMS }; /* tam_cuda_exchange.checks; sent: shares, then own sums */
+
+/** Values of a share. */
+static __device__ __forceinline__ uint32_t tam_share_values(const tam_cuda_exchange &x) {
+    return x.checked ? (uint32_t)x.share - TAM_SHARE_CHECK : UINT32_MAX;
+}
+
+/** Where value i of the union, or its sum, lies. */
+static __device__ __forceinline__ uint64_t tam_place_of_value(const tam_cuda_exchange &x,
+                                                              uint32_t i) {
+    return i + (uint64_t)(i / tam_share_values(x)) * TAM_SHARE_CHECK;
+}
+
+/** The check of what rank r gives. */
+static __device__ __forceinline__ uint32_t tam_share_check(const tam_cuda_exchange &x, uint32_t r,
+                                                           uint64_t sum) {
+    const tam_head_due due = {x.ledger->config, x.turn->step, x.ledger->last_result, r, 0};
+    return tam_head_check_of(&due, sum);
+}
+
+static __device__ __forceinline__ uint32_t *tam_check_in(const tam_cuda_exchange &x, float *shares,
+                                                         uint32_t r) {
+    return reinterpret_cast<uint32_t *>(shares + (r + 1) * x.share) - 1;
+}
+
+/** For the entries from `begin` to `end` - 1: work(i, place) gives a word, which becomes part of
+ * the check of its share. Thread t takes begin + t, and those 256 apart from it. The whole block
+ * calls it. */
+template <typename WORK>
+static __device__ __forceinline__ void tam_walk_shares(const tam_cuda_exchange &x, uint32_t begin,
+                                                       uint32_t end, uint32_t which, WORK work) {
+    uint32_t values = tam_share_values(x);
+    for (uint32_t at = begin; at < end;) {
+        uint32_t share = at / values, first = share * values;
+        uint32_t upto = end - first > values ? first + values : end;
+        uint32_t i = at - (at - begin) % TAM_BLOCK_THREADS + threadIdx.x;
+        uint64_t sum = 0;
+        for (i += i < at ? TAM_BLOCK_THREADS : 0; i < upto; i += TAM_BLOCK_THREADS)
+            sum += tam_sum_word(TAM_SUM_VALUES, i - first,
+                                work(i, i + (uint64_t)share * TAM_SHARE_CHECK));
+        if (x.checked) { /* all threads alike */
+            sum = tam_block_sum(sum);
+            if (threadIdx.x == 0)
+                tam_add64(&x.checks[which][share], sum);
+        }
+        at = upto;
+    }
+}
+
+/** All values are there: the checks of the shares. The last block. */
+static __device__ __forceinline__ void tam_close_shares(const tam_cuda_exchange &x, bool refuses) {
+    if (!x.checked)
+        return;
+    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+        *tam_check_in(x, x.values, r) =
+            tam_share_check(x, x.slots.rank, x.checks[TAM_SENT][r]) ^ (uint32_t)refuses;
+        *tam_check_in(x, x.shares, r) = 0;
+        x.checks[TAM_SENT][r] = 0;
+    }
+}
+
+#endif
