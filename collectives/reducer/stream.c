@@ -27,6 +27,10 @@ static bool picks(const tam_bucket *b) {
     return b->exchange->traits & TAM_TRAIT_PICKS;
 }
 
+static bool is_rowed(const tam_bucket *b) {
+    return b->layout->nrowed > 0;
+}
+
 static bool is_first(const tam_bucket *b) {
     return b->view.index == 0;
 }
@@ -220,7 +224,7 @@ static tamis_status settle_bucket(tam_bucket *b) {
     r->step = past.number;
     b->view.last_result = past.last_result;
     b->view.early_nonfinite = past.early_nonfinite;
-    if (!picks(b) || tam_scheme_rowed(b->scheme))
+    if (!picks(b) || is_rowed(b))
         return TAMIS_OK;
     b->view.whole_k = b->view.k = b->control.k;
     r->norms[b->view.index] = past.norm;
@@ -406,7 +410,7 @@ static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans, tam_strided *
     plan.with_values = tam_scheme_gives_picks(b->scheme);
     plan.dense_output = r->config.output == TAMIS_OUTPUT_DENSE;
     plan.control = &b->control;
-    if (tam_scheme_rowed(b->scheme))
+    if (is_rowed(b))
         plan_rows(b, parts, &plan);
     b->view.format = plan.format.index;
     TAM_TRY(tam_cuda_step_open(b->view.kernels, &plan, b->view.acc, step));
