@@ -98,7 +98,7 @@ static void fill_view(tam_bucket *b) {
     v->nranks = r->nranks;
     v->reducer = r->serial;
     v->config_hash = hash_config(b);
-    v->norms = b->layout->nrowed == 0 && (tam_buckets_by_norm(r) || tam_update_matches(r));
+    v->norms = !tam_scheme_rowed(b->scheme) && (tam_buckets_by_norm(r) || tam_update_matches(r));
     v->gathers = r->comm->transport->capabilities & TAM_CAP_GATHERS;
     v->lists = r->comm->transport->lists != NULL;
     v->decides = true;

@@ -135,10 +135,9 @@ typedef struct tam_cuda_plan {
     bool weighted;             /* keys are weighed by control->weights */
     tam_cuda_quota quota;
     uint32_t slot_capacity, union_max;
-    uint32_t
-        row_length;   /* of a segment with rows: slots hold rows, at most slot_capacity; else 0 */
-    uint32_t nstats;  /* ngroups if the slot carries sums of squares; else 0 */
-    bool with_values; /* exchange `pairs` */
+    uint32_t row_length; /* of a segment with rows, of which slots hold slot_capacity; else 0 */
+    uint32_t nstats;     /* ngroups if the slot carries sums of squares; else 0 */
+    bool with_values;    /* exchange `pairs` */
     tam_cuda_format format;
     bool dense_output;
     tamis_dtype type; /* of gradients */

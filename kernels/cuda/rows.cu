@@ -28,29 +28,41 @@ static __device__ __forceinline__ uint32_t words_of(const tam_cuda_rows &rows) {
 
 /* -- touch ------------------------------------------------------------------------------------ */
 
-/* Bits of 32 rows, in all lanes. Of short rows, which lie close together, each lane reads one. */
+/* Of short rows, which lie close together, each lane reads one. */
+static __device__ uint32_t touched_by_lanes(const float *rows, uint32_t nrows, uint32_t length) {
+    uint32_t lane = threadIdx.x % 32, any = 0;
+    for (uint32_t j = 0; lane < nrows && j < length; j++)
+        any |= tam_magnitude_of(rows[lane * length + j]);
+    return __ballot_sync(TAM_WARP, any > 0);
+}
+
+/* Bits of the 32 rows of a word, in all threads; the whole block calls it. Warps share the rows. */
 static __device__ uint32_t touched_of(const tam_cuda_exchange &x, uint32_t word) {
-    const uint64_t length = x.rows.length, first = (uint64_t)word * 32;
-    uint32_t lane = threadIdx.x % 32, left = (uint32_t)(x.rows.count - first), bits = 0;
-    uint32_t nrows = left < 32 ? left : 32;
-    if (length < 32) {
-        uint32_t any = 0;
-        for (uint32_t j = 0; lane < nrows && j < length; j++)
-            any |= tam_magnitude_of(x.acc[(first + lane) * length + j]);
-        return __ballot_sync(TAM_WARP, any > 0);
-    }
-    for (uint32_t q = 0; q < nrows; q++)
-        bits |= (uint32_t)tam_touches(x.acc + (first + q) * length, x.rows.length) << q;
+    __shared__ uint32_t parts[TAM_BLOCK_WARPS];
+    uint32_t length = x.rows.length, left = x.rows.count - word * 32, warp = threadIdx.x / 32;
+    const float *rows = x.acc + (uint64_t)word * 32 * length;
+    uint32_t nrows = left < 32 ? left : 32, bits = 0;
+    if (length < 32 && warp == 0)
+        bits = touched_by_lanes(rows, nrows, length);
+    for (uint32_t q = warp; length >= 32 && q < nrows; q += TAM_BLOCK_WARPS)
+        bits |= (uint32_t)tam_touches(rows + (uint64_t)q * length, length) << q;
+    if (threadIdx.x % 32 == 0)
+        parts[warp] = bits;
+    __syncthreads();
+    bits = 0;
+    for (uint32_t w = 0; w < TAM_BLOCK_WARPS; w++)
+        bits |= parts[w];
+    __syncthreads(); /* parts are written again */
     return bits;
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) touch(const tam_cuda_exchange x) {
-    uint32_t warps = gridDim.x * TAM_BLOCK_WARPS, nwords = words_of(x.rows);
+    uint32_t nwords = words_of(x.rows);
     if (x.turn->broken)
         return;
-    for (uint64_t w = blockIdx.x * TAM_BLOCK_WARPS + threadIdx.x / 32; w < nwords; w += warps) {
-        uint32_t bits = touched_of(x, (uint32_t)w);
-        if (threadIdx.x % 32 == 0) {
+    for (uint32_t w = blockIdx.x; w < nwords; w += gridDim.x) {
+        uint32_t bits = touched_of(x, w);
+        if (threadIdx.x == 0) {
             x.rows.touched[w] = bits;
             atomicAdd(&x.ranges.entries[w / TAM_RANGE_WORDS], (uint32_t)__popc(bits));
         }
@@ -164,8 +176,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) expand(const tam_cud
 
 extern "C" int tam_launch_list(const tam_cuda_exchange *job, uint32_t *list,
                                tam_cuda_picked *picked, void *stream) {
-    uint64_t warps = job->rows.count / 32 + 1;
-    int error = tam_launch(touch, tam_blocks_for(job, warps / TAM_BLOCK_WARPS + 1), stream, *job);
+    uint32_t words = job->rows.count / 32 + 1;
+    int error = tam_launch(touch, tam_blocks_for(job, words), stream, *job);
     return error ? error
                  : tam_launch(list_rows, tam_blocks_for(job, job->ranges.count), stream, *job, list,
                               picked);

@@ -16,24 +16,26 @@ static const struct {
     const char *scheme;
     double capacity;
     compare_update update;
+    uint32_t rows;
 } schemes[] = {
-    {"tamis", 0, COMPARE_GRADIENTS},
-    {"topk", 0, COMPARE_GRADIENTS},
-    {"deft", 0, COMPARE_GRADIENTS},
-    {"micro", 0, COMPARE_GRADIENTS},
-    {"micro", 1.5, COMPARE_GRADIENTS},
-    {"cltk", 0, COMPARE_GRADIENTS},
-    {"threshold", 0, COMPARE_GRADIENTS},
-    {"threshold", 1.5, COMPARE_GRADIENTS},
-    {"sage", 0, COMPARE_GRADIENTS},
-    {"exdyna", 0, COMPARE_GRADIENTS},
-    {"oktopk", 0, COMPARE_GRADIENTS},
-    {"dense", 0, COMPARE_GRADIENTS},
-    {"all+global+exact+pairs", 0, COMPARE_GRADIENTS},
-    {"cyclic+global+predict+union", 0, COMPARE_GRADIENTS},
-    {"rotate+global+exact+union", 0, COMPARE_GRADIENTS},
-    {"tamis-update", 0, COMPARE_ADAM},
-    {"topk", 0, COMPARE_MOMENTUM},
+    {"tamis", 0, COMPARE_GRADIENTS, 0},
+    {"topk", 0, COMPARE_GRADIENTS, 0},
+    {"deft", 0, COMPARE_GRADIENTS, 0},
+    {"micro", 0, COMPARE_GRADIENTS, 0},
+    {"micro", 1.5, COMPARE_GRADIENTS, 0},
+    {"cltk", 0, COMPARE_GRADIENTS, 0},
+    {"threshold", 0, COMPARE_GRADIENTS, 0},
+    {"threshold", 1.5, COMPARE_GRADIENTS, 0},
+    {"sage", 0, COMPARE_GRADIENTS, 0},
+    {"exdyna", 0, COMPARE_GRADIENTS, 0},
+    {"oktopk", 0, COMPARE_GRADIENTS, 0},
+    {"dense", 0, COMPARE_GRADIENTS, 0},
+    {"all+global+exact+pairs", 0, COMPARE_GRADIENTS, 0},
+    {"cyclic+global+predict+union", 0, COMPARE_GRADIENTS, 0},
+    {"rotate+global+exact+union", 0, COMPARE_GRADIENTS, 0},
+    {"tamis-update", 0, COMPARE_ADAM, 0},
+    {"topk", 0, COMPARE_MOMENTUM, 0},
+    {"tamis", 0, COMPARE_GRADIENTS, 100},
 };
 
 enum { SCHEMES = sizeof schemes / sizeof schemes[0], VARIANTS = 6 };
@@ -52,6 +54,7 @@ bool compare_list(unsigned index, bool small, compare_case *out) {
         .scheme = schemes[index % SCHEMES].scheme,
         .capacity = schemes[index % SCHEMES].capacity,
         .update = schemes[index % SCHEMES].update,
+        .rows = schemes[index % SCHEMES].rows,
         .density = variant % 2 ? 0.001 : 0.01,
         .type = (tamis_dtype)(variant % 3),
         .output = variant / 3 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE,
@@ -83,10 +86,11 @@ const char *compare_name(const compare_case *c) {
     static const char *const updates[] = {"", " adam", " momentum"};
     static _Thread_local char text[192];
     snprintf(text, sizeof text,
-             "%s%s capacity %g density %g type %d indices %d wire %d output %d n %llu, buckets of "
+             "%s%s capacity %g rows %u density %g type %d indices %d wire %d output %d n %llu, "
+             "buckets of "
              "%llu%s%s, %s",
-             c->scheme, updates[c->update], c->capacity, c->density, (int)c->type, (int)c->format,
-             (int)c->wire, (int)c->output, (unsigned long long)c->n,
+             c->scheme, updates[c->update], c->capacity, c->rows, c->density, (int)c->type,
+             (int)c->format, (int)c->wire, (int)c->output, (unsigned long long)c->n,
              (unsigned long long)c->bucket_length, c->by_segment ? " by segment" : "",
              c->poison ? " with NaN" : "", modes[c->mode]);
     return text;
@@ -125,6 +129,14 @@ typedef struct side {
 
 static uint64_t length_of(const compare_case *c, unsigned segment) {
     return c->n * (segment + 1) / SEGMENTS - c->n * segment / SEGMENTS;
+}
+
+/* Of the last segment, which it divides. */
+static uint64_t row_length(const compare_case *c) {
+    uint64_t length = 48;
+    while (length_of(c, SEGMENTS - 1) % length > 0)
+        length--;
+    return length;
 }
 
 static bool failed(const side *s, tamis_status status, const char *what) {
@@ -167,6 +179,7 @@ static bool make_reducer(side *s) {
     config.scheme = c->scheme;
     config.density = c->density;
     config.capacity = c->capacity;
+    config.rows_capacity = c->rows;
     config.output = c->output;
     config.bucket_length = c->bucket_length;
     config.nonfinite = c->nonfinite;
@@ -177,7 +190,11 @@ static bool make_reducer(side *s) {
     config.device = s->cuda ? TAMIS_DEVICE_CUDA : TAMIS_DEVICE_CPU;
     if (failed(s, tamis_layout_create(segments, SEGMENTS, &layout), "layout"))
         return false;
-    tamis_status status = tamis_reducer_create(s->comm, layout, &config, &s->reducer);
+    tamis_status status = TAMIS_OK;
+    if (c->rows > 0)
+        status = tamis_layout_set_rows(layout, SEGMENTS - 1, row_length(c));
+    if (status == TAMIS_OK)
+        status = tamis_reducer_create(s->comm, layout, &config, &s->reducer);
     tamis_layout_destroy(layout);
     return !failed(s, status, "reducer");
 }
@@ -380,6 +397,12 @@ static void make_gradient(const compare_case *c, uint32_t rank, unsigned step, v
     for (uint64_t i = 0; wide && i < c->n; i++) {
         uint32_t h = scramble((i + 1) * 0x9e3779b97f4a7c15ull + rank * 1000003ull + step);
         wide[i] = (float)((int)(h % 257) - 128) * (float)(1u << (h >> 16 & h >> 20 & 7));
+    }
+    uint64_t rowed = c->rows > 0 ? c->n - length_of(c, SEGMENTS - 1) : c->n;
+    for (uint64_t i = rowed; wide && i < c->n; i++) { /* three rows of four are not touched */
+        uint64_t row = (i - rowed) / row_length(c);
+        if (scramble(row << 20 ^ rank * 1000003ull ^ step) % 4 > 0)
+            wide[i] = 0.0f;
     }
     if (wide && c->poison && rank == 0 && step == 2) {
         wide[c->n / 3] = NAN;

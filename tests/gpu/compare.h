@@ -28,6 +28,7 @@ typedef struct compare_case {
     const char *scheme;
     double density, capacity;
     compare_update update;
+    uint32_t rows; /* config.rows_capacity: the last segment has rows; 0: none has */
     tamis_dtype type;
     tamis_index_format format; /* as in the configuration, also the next */
     tamis_wire_type wire;

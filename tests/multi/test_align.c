@@ -28,6 +28,7 @@ typedef struct align_case {
     uint32_t nranks, nodes;
     uint64_t bucket_length;
     bool rows, half; /* some segments have rows; values travel as bfloat16 */
+    uint32_t bound;  /* rows that a rank lists */
     double forgets;
     const tamis_update *update;
     double gbit; /* exchange auto */
@@ -51,6 +52,7 @@ static tamis_status make(tamis_comm *comm, const align_case *c, tamis_reducer **
     config.scheme = c->scheme;
     config.density = 0.05;
     config.op = c->op;
+    config.rows_capacity = c->bound;
     config.bucket_length = c->bucket_length;
     config.wire_type = c->half ? TAMIS_WIRE_BFLOAT16 : TAMIS_WIRE_FLOAT32;
     config.ranks_per_node = c->nodes;
@@ -206,6 +208,7 @@ static void runs_go_on_as_if_the_step_had_failed_everywhere(void **state) {
         {.scheme = "tamis", .nranks = 3, .half = true},
         {.scheme = "tamis", .nranks = 3, .forgets = 0.25},
         {.scheme = "tamis", .nranks = 3, .rows = true},
+        {.scheme = "tamis", .nranks = 3, .rows = true, .bound = 4},
         {.scheme = "tamis", .nranks = 4, .nodes = 2},
         {.scheme = "tamis", .nranks = 3, .update = &adam},
         {.scheme = "tamis", .nranks = 3, .update = &momentum},
@@ -236,6 +239,7 @@ static void what_was_added_since_stays(void **state) {
         {.scheme = "topk", .nranks = 3, .onward = true},
         {.scheme = "oktopk", .nranks = 2, .onward = true},
         {.scheme = "tamis", .nranks = 3, .onward = true, .rows = true},
+        {.scheme = "tamis", .nranks = 3, .onward = true, .rows = true, .bound = 4},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)

@@ -20,7 +20,8 @@ import tempfile
 # Others (device, whole_step, wire, refusal) run the same kernels for longer: by hand, as compute_80
 # and the other orders.
 SUITE = ["pack:1", "exchange:1", "types:reverse", "update:forward", "buckets:2", "dense:reverse",
-         "control:3", "rows:forward", "micro_batches:reverse", "chunks:forward", "nodes_life:2"]
+         "control:3", "rows:forward", "rows_exchange:3", "micro_batches:reverse", "chunks:forward",
+         "nodes_life:2"]
 JOBS = 2
 LIMIT_S = 600  # of a program; the machine may be busy
 
