@@ -1,83 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * From the values of all ranks to the result: sums in the order of lib/base/tree.h, the last
- * verdict, then gradient and residual.
+ * From the sums to the result: the verdict on all buckets, then gradient and residual.
  */
 #include "kernels/cuda/slots.cuh"
 
 #include "kernels/cuda/gradient.cuh"
 #include "kernels/cuda/shares.cuh"
-#include "kernels/cuda/sums.cuh"
 #include "lib/policy/bucket.h"
-
-/* -- add -------------------------------------------------------------------------------------- */
-
-/* Of the own share. @return this thread's part of their check */
-static __device__ __forceinline__ uint64_t add_own(const tam_cuda_exchange &x, uint32_t count) {
-    uint64_t share = x.share / 4, sum = 0;
-    float4 *sums = reinterpret_cast<float4 *>(x.values) + x.slots.rank * share;
-    tam_given g = {reinterpret_cast<const float4 *>(x.shares), share, x.slots.nranks,
-                   tam_tree_own(x.slots.nranks)};
-    for (uint64_t i = tam_thread_of_grid(); 4 * i < count; i += tam_threads_of_grid()) {
-        float4 four = tam_add_ranks(g, i);
-        const float s[4] = {four.x, four.y, four.z, four.w};
-        sums[i] = four;
-        for (uint32_t c = 0; c < 4 && 4 * i + c < count; c++)
-            sum += tam_sum_word(TAM_SUM_VALUES, 4 * i + c, tam_bits_of(s[c]));
-    }
-    return sum;
-}
-
-/* The checks of the shares that came, piece by piece. */
-static __device__ __forceinline__ void hear(const tam_cuda_exchange &x, uint32_t count) {
-    uint32_t pieces = tam_pieces_of(count);
-    for (uint64_t task = blockIdx.x; task < (uint64_t)pieces * x.slots.nranks; task += gridDim.x) {
-        uint32_t r = (uint32_t)(task / pieces), first = (uint32_t)(task % pieces) * TAM_PIECE;
-        uint64_t sum = tam_block_sum(tam_share_of_bytes(TAM_SUM_VALUES, x.shares + r * x.share,
-                                                        count * (uint32_t)sizeof(float), first,
-                                                        first + TAM_PIECE));
-        if (threadIdx.x == 0)
-            tam_add64(&x.checks[TAM_CAME][r], sum);
-    }
-}
-
-/* The sums go to the places of the values, which have been sent by now. */
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_checked(const tam_cuda_exchange x) {
-    const tam_cuda_verdict *verdict = &x.scratch->verdict;
-    uint32_t values = tam_share_values(x), refuses = verdict->status != TAMIS_OK;
-    uint64_t before = (uint64_t)x.slots.rank * values, all = refuses ? 0 : verdict->count;
-    uint32_t count = all < before ? 0 : all - before < values ? (uint32_t)(all - before) : values;
-    hear(x, count);
-    uint64_t sum = tam_block_sum(add_own(x, count));
-    if (threadIdx.x == 0)
-        tam_add64(&x.checks[TAM_SENT][x.slots.rank], sum);
-    if (!tam_last_block(&x.scratch->added))
-        return;
-    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
-        if (!refuses &&
-            tam_share_check(x, r, x.checks[TAM_CAME][r]) != *tam_check_in(x, x.shares, r))
-            atomicOr(&x.scratch->damaged, 1u);
-        *tam_check_in(x, x.values, r) = 0;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0)
-        *tam_check_in(x, x.values, x.slots.rank) =
-            tam_share_check(x, x.slots.rank, x.checks[TAM_SENT][x.slots.rank]) ^
-            (refuses | x.scratch->damaged);
-}
-
-/* Scheme dense. Write the sums to their place among the values, which have been sent by now, and
- * mark the rest absent, where the sums of the other ranks must arrive. */
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_shares(const tam_cuda_exchange x) {
-    float4 *values = reinterpret_cast<float4 *>(x.values);
-    float a = __uint_as_float(TAM_CUDA_ABSENT);
-    uint64_t share = x.share / 4, mine = x.slots.rank * share;
-    tam_given g = {reinterpret_cast<const float4 *>(x.shares), share, x.slots.nranks,
-                   tam_tree_own(x.slots.nranks)};
-    for (uint64_t i = tam_thread_of_grid(); i < share * x.slots.nranks; i += tam_threads_of_grid())
-        values[i] =
-            i >= mine && i < mine + share ? tam_add_ranks(g, i - mine) : make_float4(a, a, a, a);
-}
 
 /* -- decide: for all buckets ------------------------------------------------------------------ */
 
@@ -384,13 +313,6 @@ static unsigned blocks_for(const tam_cuda_exchange *job, uint64_t entries) {
     uint64_t blocks = (entries + 4 * TAM_BLOCK_THREADS - 1) / (4 * TAM_BLOCK_THREADS);
     blocks = blocks < job->blocks ? blocks : job->blocks;
     return blocks > 0 ? (unsigned)blocks : 1;
-}
-
-extern "C" int tam_launch_add(const tam_cuda_exchange *job, void *stream) {
-    if (job->rounded.blocks > 0)
-        return tam_launch_add_rounded(job, stream);
-    return tam_launch(job->checked ? add_checked : add_shares, blocks_for(job, job->room / 4),
-                      stream, *job);
 }
 
 extern "C" int tam_launch_survey(const tam_cuda_exchange *job, void *stream) {

@@ -1,282 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * A whole step of a sparse scheme, of one bucket: its memory, its phases, its control.
+ * A whole step of a sparse scheme, of one bucket: its state, its phases (its memory:
+ * sparse_memory.c).
  */
 #include "kernels/cuda/step.h"
 
 #include "lib/base/base.h"
-#include "lib/base/index_code.h"
-#include "lib/base/wire_type.h"
 #include "lib/policy/rules.h"
-#include "lib/policy/slices.h"
-
-/* -- memory ----------------------------------------------------------------------------------- */
-
-/* Bytes for the indices of a slot. */
-static uint64_t index_room(const tam_cuda_plan *plan) {
-    bool packed = plan->format.index > TAMIS_INDEX_U32;
-    return packed ? plan->format.index_bytes : sizeof(uint32_t) * (uint64_t)plan->slot_capacity;
-}
-
-static tamis_status check(const tam_cuda_plan *plan) {
-    uint64_t n = plan->grid->n, sent = (uint64_t)plan->slot_capacity * plan->nranks;
-    sent *= tam_cuda_is_rowed(plan) ? plan->row_length : 1;
-    if (plan->slot_capacity == 0 || plan->rank >= plan->nranks)
-        return tam_fail(TAMIS_E_ARGUMENT, "rank %u of %u cannot send slots of %u indices",
-                        plan->rank, plan->nranks, plan->slot_capacity);
-    if (index_room(plan) > UINT32_MAX || plan->slot_capacity > UINT32_MAX / sizeof(uint32_t))
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "the lists of a slot with room for %u entries would exceed 4 GiB; lower "
-                        "the density or use smaller buckets",
-                        plan->slot_capacity);
-    if (plan->union_max < (sent < n ? sent : n))
-        return tam_fail(TAMIS_E_ARGUMENT, "a union of %u entries cannot hold %u slots of %u",
-                        plan->union_max, plan->nranks, plan->slot_capacity);
-    return TAMIS_OK;
-}
-
-static tam_cuda_wire wire_of(tam_cuda_wire wire) {
-    return wire.bits > 0 ? wire : (tam_cuda_wire){.type = TAMIS_WIRE_FLOAT32, .bits = 32};
-}
-
-static size_t bytes_of(tam_cuda_wire wire, size_t count) {
-    return tam_wire_bytes_of(wire.bits, wire.scale_bytes, count);
-}
-
-static bool is_packed(const tam_cuda_plan *plan) {
-    return plan->format.index > TAMIS_INDEX_U32;
-}
-
-/* What rounds: of values that are summed, or of those in the slots. */
-static bool rounds(const tam_cuda_plan *plan) {
-    bool up = wire_of(plan->format.up).bits < 32, down = wire_of(plan->format.down).bits < 32;
-    return up || (down && !plan->with_values);
-}
-
-static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
-    tam_cuda_wire wire = wire_of(plan->format.up);
-    uint32_t room = (uint32_t)index_room(plan);
-    size_t values = plan->with_values ? bytes_of(wire, plan->slot_capacity) : 0;
-    return (tam_cuda_slots){
-        .bytes = tam_head_bytes(TAM_TALLIES + plan->nstats) + room + tam_head_round(values),
-        .rank = plan->rank,
-        .nranks = plan->nranks,
-        .first = plan->among.first,
-        .stride = plan->among.count > 0 ? plan->among.stride : 1,
-        .nstats = plan->nstats,
-        .capacity = plan->slot_capacity,
-        .index_bytes = room,
-        .with_values = plan->with_values,
-        .wire = wire,
-        .packed = {.format = is_packed(plan) ? plan->format.index : TAMIS_INDEX_AUTO,
-                   .span = plan->format.span},
-    };
-}
-
-/* A share, as bytes: its blocks and, last, its check. NCCL copies what is aligned faster. */
-static size_t share_bytes(tam_cuda_wire wire, uint32_t blocks) {
-    enum { ALIGNED = 16 };
-    return tam_cuda_round_up(
-        blocks * tam_head_round(bytes_of(wire, TAM_WIRE_BLOCK)) + sizeof(uint32_t), ALIGNED);
-}
-
-static tam_cuda_rows describe_rows(const tam_cuda_plan *plan) {
-    tam_cuda_rows rows = {.length = plan->row_length};
-    if (tam_cuda_is_rowed(plan))
-        rows.count = (uint32_t)(plan->grid->n / plan->row_length);
-    return rows;
-}
-
-static tam_cuda_rounded describe_rounded(const tam_cuda_plan *plan) {
-    tam_cuda_rounded q = {.up = wire_of(plan->format.up), .down = wire_of(plan->format.down)};
-    uint64_t blocks = ((uint64_t)plan->union_max + TAM_WIRE_BLOCK - 1) / TAM_WIRE_BLOCK;
-    if (plan->with_values || !rounds(plan))
-        return q;
-    q.blocks = (uint32_t)tam_slices_most(blocks, plan->nranks);
-    q.share_bytes = share_bytes(q.up, q.blocks);
-    q.sum_bytes = share_bytes(q.down, q.blocks);
-    return q;
-}
-
-static void describe(tam_cuda_step *s, float *acc) {
-    const tam_cuda_plan *plan = &s->plan;
-    const tam_cuda_device *d = s->device;
-    const tam_cuda_rounded rounded = describe_rounded(plan);
-    const tam_cuda_rows rows = describe_rows(plan);
-    uint64_t span = tam_cuda_is_rowed(plan) ? rows.count : d->grid.n;
-    bool checked = !plan->with_values && rounded.blocks == 0;
-    size_t values = (plan->union_max + plan->nranks - 1) / plan->nranks;
-    uint64_t share = checked ? tam_cuda_round_up(values, 4) + TAM_SHARE_CHECK : 0;
-    s->exchange = (tam_cuda_exchange){
-        .grid = d->grid,
-        .slots = describe_slots(plan),
-        .ranges.count = (uint32_t)((span + TAM_RANGE - 1) / TAM_RANGE),
-        .rows = rows,
-        .scheme = plan->control->scheme,
-        .nonfinite = plan->nonfinite,
-        .divisor = plan->divisor,
-        .match = plan->update.match,
-        .scale_most = plan->update.scale_most,
-        .masked = plan->update.masked,
-        .blocks = d->multiprocessors * TAM_EXCHANGE_BLOCKS,
-        .found = d->found,
-        .picked = d->picked,
-        .group_sums = d->group_sums,
-        .nsums = tam_cuda_is_rowed(plan) ? 0 : d->grid.ngroups, /* rows have no sums */
-        .acc = acc,
-        .share = share,
-        .room = share > 0 ? share * plan->nranks : plan->union_max,
-        .checked = checked,
-        .rounded = rounded,
-    };
-    s->control = (tam_cuda_control){
-        .grid = d->grid,
-        .scheme = plan->control->scheme,
-        .over = plan->control->over,
-        .slice = plan->node ? plan->node->own : (tam_cuda_span){0, (uint32_t)d->grid.n},
-        .whole = plan->node ? plan->node->grid->n : d->grid.n,
-        .quota = plan->quota,
-    };
-    s->result_max = plan->union_max;
-}
-
-/* Lists beside the slots, which hold their codes. */
-static void take_packed(tam_cuda_step *s, tam_cuda_arena *arena) {
-    tam_cuda_packed *packed = &s->exchange.slots.packed;
-    size_t nranks = s->plan.nranks, blocks = (size_t)tam_block16_blocks(packed->span);
-    if (packed->format == TAMIS_INDEX_AUTO)
-        return;
-    packed->parts = s->parts = tam_cuda_take(arena, nranks, sizeof s->parts[0]);
-    packed->lists = tam_cuda_take(arena, nranks * s->plan.slot_capacity, sizeof packed->lists[0]);
-    if (packed->format == TAMIS_INDEX_BLOCK16)
-        packed->offsets = tam_cuda_take(arena, nranks * (blocks + 1), sizeof packed->offsets[0]);
-}
-
-static void take_rows(tam_cuda_step *s, tam_cuda_arena *arena) {
-    tam_cuda_rows *rows = &s->exchange.rows;
-    if (!tam_cuda_is_rowed(&s->plan))
-        return;
-    rows->touched = tam_cuda_take(arena, rows->count / 32 + 1, sizeof rows->touched[0]);
-    rows->united = tam_cuda_take(arena, s->plan.union_max / rows->length, sizeof rows->united[0]);
-}
-
-/* Sums travel in the memory of the values, which have left by then. */
-static void take_rounded(tam_cuda_step *s, tam_cuda_arena *arena) {
-    tam_cuda_exchange *x = &s->exchange;
-    tam_cuda_rounded *q = &x->rounded;
-    size_t nranks = s->plan.nranks;
-    if (rounds(&s->plan))
-        x->errors = tam_cuda_take(arena, x->slots.with_values ? s->plan.slot_capacity : x->room,
-                                  sizeof x->errors[0]);
-    if (q->blocks == 0)
-        return;
-    q->slices = tam_cuda_take(arena, nranks, sizeof q->slices[0]);
-    q->sent =
-        tam_cuda_take(arena, nranks, q->share_bytes > q->sum_bytes ? q->share_bytes : q->sum_bytes);
-    q->came = tam_cuda_take(arena, nranks, q->share_bytes);
-    q->squares = tam_cuda_take(arena, x->room / TAM_PIECE + 1, sizeof q->squares[0]);
-}
-
-/* Includes the buffers of messages: the transport may use them until the stream is idle. */
-static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
-    tam_cuda_exchange *x = &s->exchange;
-    uint32_t nranks = s->plan.nranks;
-    size_t ranges = x->ranges.count, pieces = (s->plan.slot_capacity + TAM_PIECE - 1) / TAM_PIECE;
-    x->slots.memory = tam_cuda_take(arena, nranks, x->slots.bytes);
-    s->first_chunk = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
-    x->ranges.first_chunk = s->first_chunk;
-    x->ranges.runs = tam_cuda_take(arena, (ranges + 1) * nranks, sizeof(uint32_t));
-    x->ranges.offsets = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
-    x->ranges.sums = tam_cuda_take(arena, ranges, sizeof(double));
-    x->indices = tam_cuda_take(arena, s->plan.union_max, sizeof(uint32_t));
-    x->values = tam_cuda_take(arena, x->room, sizeof(float));
-    x->shares = tam_cuda_take(arena, x->share * nranks, sizeof(float));
-    x->piece_sums = tam_cuda_take(arena, x->slots.with_values ? pieces : 1, sizeof(double));
-    take_rows(s, arena);
-    take_packed(s, arena);
-    take_rounded(s, arena);
-    if (x->match > 0.0)
-        x->value_sums = tam_cuda_take(arena, x->room / TAM_PIECE + 1, sizeof(double));
-}
-
-static void take_control(tam_cuda_step *s, tam_cuda_arena *arena) {
-    tam_cuda_control *c = &s->control;
-    uint32_t ngroups = s->device->grid.ngroups;
-    s->nobody = tam_cuda_take(arena, 1, sizeof *s->nobody);
-    s->spans = tam_cuda_take(arena, s->plan.nranks, sizeof s->spans[0]);
-    c->quota.spans = s->spans;
-    c->levels = tam_cuda_take(arena, ngroups, sizeof c->levels[0]);
-    c->thresholds = tam_cuda_take(arena, ngroups, sizeof c->thresholds[0]);
-    c->weights = tam_cuda_take(arena, ngroups, sizeof c->weights[0]);
-    c->budgets = tam_cuda_take(arena, ngroups, sizeof c->budgets[0]);
-    c->norms = tam_cuda_take(arena, ngroups, sizeof c->norms[0]);
-    c->means = tam_cuda_take(arena, ngroups, sizeof c->means[0]);
-    c->group_picked = tam_cuda_take(arena, ngroups, sizeof c->group_picked[0]);
-    c->order = tam_cuda_take(arena, ngroups, sizeof c->order[0]);
-    c->cuts = tam_cuda_take(arena, s->plan.nranks, sizeof c->cuts[0]);
-}
-
-void tam_cuda_sparse_take(tam_cuda_step *s, tam_cuda_arena *arena) {
-    take_exchange(s, arena);
-    take_control(s, arena);
-}
-
-/* Chunks are in the order of the tiles, TAM_CHUNK elements apart within a tile. */
-static void find_first_chunks(const tam_grid *grid, uint32_t nranges, uint32_t *first_chunk) {
-    uint32_t chunk = 0, range = 0;
-    for (uint32_t t = 0; t < grid->ntiles; t++) {
-        const tam_tile *tile = &grid->tiles[t];
-        uint64_t end = (uint64_t)tile->begin + tile->length;
-        for (; range < nranges && (uint64_t)range * TAM_RANGE < end; range++)
-            first_chunk[range] = chunk + (range * (uint32_t)TAM_RANGE - tile->begin) / TAM_CHUNK;
-        chunk += (tile->length + TAM_CHUNK - 1) / TAM_CHUNK;
-    }
-    first_chunk[nranges] = chunk - 1;
-}
-
-tamis_status tam_cuda_sparse_ranges(const tam_cuda_step *s, const tam_grid *grid, uint32_t nranges,
-                                    uint32_t *first_chunk) {
-    uint32_t *found = tam_alloc_array((size_t)nranges + 1, sizeof found[0]);
-    if (!found)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for %u ranges", nranges);
-    find_first_chunks(grid, nranges, found);
-    tamis_status status = tam_cuda_lane_write(&s->round->lane, found,
-                                              ((size_t)nranges + 1) * sizeof found[0], first_chunk);
-    tam_free(found);
-    return status;
-}
-
-static tamis_status upload(tam_cuda_step *s) {
-    TAM_TRY(tam_cuda_sparse_ranges(s, s->plan.grid, s->exchange.ranges.count, s->first_chunk));
-    if (s->parts)
-        TAM_TRY(tam_cuda_lane_write(&s->round->lane, s->plan.format.parts,
-                                    s->plan.nranks * sizeof s->parts[0], s->parts));
-    return tam_cuda_lane_write(&s->round->lane, s->plan.quota.spans,
-                               s->plan.nranks * sizeof s->spans[0], s->spans);
-}
-
-static void describe_mail(tam_cuda_step *s) {
-    const tam_cuda_exchange *x = &s->exchange;
-    const tam_cuda_rounded *q = &x->rounded;
-    tam_cuda_step_describe_mail(s, x, &s->mail);
-    if (q->blocks == 0)
-        return;
-    s->mail.share_bytes = q->share_bytes;
-    s->mail.sum_bytes = q->sum_bytes;
-    s->mail.values = s->mail.sums = q->sent;
-    s->mail.shares = q->came;
-}
-
-tamis_status tam_cuda_sparse_fill(tam_cuda_step *s) {
-    s->exchange.applied = s->exchange.checked ? s->exchange.shares : s->exchange.values;
-    s->control.indices = s->exchange.indices;
-    s->control.verdict = &s->exchange.scratch->verdict;
-    s->control.slots = s->exchange.slots;
-    describe_mail(s);
-    tam_cuda_turn nobody = {.mine = TAM_PART_COMMON};
-    TAM_TRY(tam_cuda_lane_write(&s->round->lane, &nobody, sizeof nobody, s->nobody));
-    return upload(s);
-}
 
 /* -- state ------------------------------------------------------------------------------------ */
 
@@ -316,7 +46,7 @@ tamis_status tam_cuda_sparse_save(tam_cuda_step *s, const tam_cuda_past *past) {
 static uint32_t *own_list(const tam_cuda_step *s) {
     const tam_cuda_slots *slots = &s->exchange.slots;
     unsigned char *own = slots->memory + slots->rank * slots->bytes;
-    if (is_packed(&s->plan))
+    if (tam_cuda_is_packed(&s->plan))
         return slots->packed.lists + (size_t)slots->rank * slots->capacity;
     return (uint32_t *)(void *)(own + tam_head_bytes(TAM_TALLIES + slots->nstats));
 }
@@ -324,12 +54,12 @@ static uint32_t *own_list(const tam_cuda_step *s) {
 /* The indices, and the slot: the last to write to it seals it. */
 static tamis_status seal(tam_cuda_step *s, const tam_cuda_cut *cut) {
     void *stream = s->round->lane.stream;
-    if (!is_packed(&s->plan) && !s->plan.with_values) {
+    if (!tam_cuda_is_packed(&s->plan) && !s->plan.with_values) {
         TAM_CUDA_LAUNCH(tam_launch_emit_sealed(cut, &s->exchange, stream));
         return TAMIS_OK;
     }
     TAM_CUDA_LAUNCH(tam_launch_emit(cut, stream));
-    if (is_packed(&s->plan))
+    if (tam_cuda_is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
     if (s->plan.with_values)
         TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
@@ -361,7 +91,7 @@ static tamis_status cut(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
 static tamis_status list_rows(tam_cuda_step *s) {
     void *stream = s->round->lane.stream;
     TAM_CUDA_LAUNCH(tam_launch_list(&s->exchange, own_list(s), s->device->picked, stream));
-    if (is_packed(&s->plan))
+    if (tam_cuda_is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
     else
         TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
@@ -378,7 +108,7 @@ static tamis_status begin(tam_cuda_step *s) {
 }
 
 tamis_status tam_cuda_step_unite(tam_cuda_step *s) {
-    if (is_packed(&s->plan))
+    if (tam_cuda_is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_unpack(&s->exchange, tam_cuda_travel(s)));
     TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
     if (s->exchange.scheme.ownership == TAM_OWN_ALL)
@@ -422,6 +152,24 @@ tamis_status tam_cuda_sparse_finish(tam_cuda_step *first, uint32_t by) {
 
 /* -- open ------------------------------------------------------------------------------------- */
 
+static tamis_status check(const tam_cuda_plan *plan) {
+    uint64_t n = plan->grid->n, sent = (uint64_t)plan->slot_capacity * plan->nranks;
+    sent *= tam_cuda_is_rowed(plan) ? plan->row_length : 1;
+    if (plan->slot_capacity == 0 || plan->rank >= plan->nranks)
+        return tam_fail(TAMIS_E_ARGUMENT, "rank %u of %u cannot send slots of %u indices",
+                        plan->rank, plan->nranks, plan->slot_capacity);
+    if (tam_cuda_index_room(plan) > UINT32_MAX ||
+        plan->slot_capacity > UINT32_MAX / sizeof(uint32_t))
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "the lists of a slot with room for %u entries would exceed 4 GiB; lower "
+                        "the density or use smaller buckets",
+                        plan->slot_capacity);
+    if (plan->union_max < (sent < n ? sent : n))
+        return tam_fail(TAMIS_E_ARGUMENT, "a union of %u entries cannot hold %u slots of %u",
+                        plan->union_max, plan->nranks, plan->slot_capacity);
+    return TAMIS_OK;
+}
+
 static const tam_cuda_kind sparse = {
     .urgency = TAM_CUDA_URGENT,
     .take = tam_cuda_sparse_take,
@@ -443,7 +191,7 @@ tamis_status tam_cuda_step_open(void *device, const tam_cuda_plan *plan, float *
     s->kind = &sparse;
     s->device = device;
     s->plan = *plan;
-    describe(s, acc);
+    tam_cuda_sparse_describe(s, acc);
     tamis_status status = plan->node ? tam_cuda_node_join(s) : TAMIS_OK;
     if (status == TAMIS_OK)
         return tam_cuda_step_make(s, out);

@@ -118,8 +118,13 @@ tam_cuda_fresh tam_cuda_step_fresh(const tam_cuda_step *step);
 void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_exchange *exchange,
                                  tam_cuda_mail *out);
 
-/* sparse.c, for steps of nodes, which are sparse steps among the ranks of a column */
+/* sparse.c and sparse_memory.c, also for steps of nodes, which are sparse steps among the ranks of a
+ * column */
 
+/** Bytes for the indices of a slot. */
+uint64_t tam_cuda_index_room(const tam_cuda_plan *plan);
+/** Set the sizes of exchange and control. */
+void tam_cuda_sparse_describe(tam_cuda_step *step, float *acc);
 void tam_cuda_sparse_take(tam_cuda_step *step, tam_cuda_arena *arena);
 tamis_status tam_cuda_sparse_fill(tam_cuda_step *step);
 tamis_status tam_cuda_sparse_load(tam_cuda_step *step, uint64_t number);
@@ -183,6 +188,10 @@ void tam_cuda_round_close(tam_cuda_round *round);
 void tam_cuda_round_forget(tam_cuda_round *round);
 
 /** Whether its lists hold rows. */
+static inline bool tam_cuda_is_packed(const tam_cuda_plan *plan) {
+    return plan->format.index > TAMIS_INDEX_U32;
+}
+
 static inline bool tam_cuda_is_rowed(const tam_cuda_plan *plan) {
     return plan->row_length > 0;
 }

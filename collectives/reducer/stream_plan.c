@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a device needs to know to run the steps of a bucket by itself: from the reducer's options to
+ * the plan of its kernels and messages.
+ */
+#include "collectives/reducer/reducer.h"
+
+#ifdef TAM_HAVE_CUDA
+
+#include "collectives/reducer/stream.h"
+
+#include "collectives/exchange/sparse.h"
+#include "kernels/cuda/parameters.h"
+
+/* -- what is sent ----------------------------------------------------------------------------- */
+
+/* Bytes that this rank sends in a step, or for a piece of it: always the same. What a sum of the
+ * transport's own sends is not known; this is what a ring would. */
+static uint64_t count_wire_bytes(const tam_cuda_mail *mail) {
+    return (mail->among.count - 1) * (mail->slot_bytes + mail->share_bytes + mail->sum_bytes);
+}
+
+/* -- plans ------------------------------------------------------------------------------------ */
+
+static tam_cuda_span span_of(const tam_division *division, uint64_t step, uint32_t rank) {
+    uint64_t before, upto;
+    tam_share_span(division, step, rank, &before, &upto);
+    return (tam_cuda_span){(uint32_t)before, (uint32_t)upto};
+}
+
+static tam_cuda_whole whole_of(const tamis_reducer *r) {
+    return (tam_cuda_whole){
+        .nbuckets = r->nbuckets,
+        .nrowed = r->layout->nrowed,
+        .k = r->k,
+        .by_norm = tam_buckets_by_norm(r),
+        .lengths = r->lengths,
+    };
+}
+
+static tam_cuda_update update_of(const tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    return (tam_cuda_update){
+        .moments = r->first || r->second,
+        .corrects = r->second != NULL,
+        .masked = b->view.masked,
+        .scale = tam_update_scale(r, &r->match),
+        .match = tam_update_matches(r) ? r->update.match : 0.0,
+        .scale_most = tam_update_scale_most(r),
+    };
+}
+
+/* What does not depend on the kind of the step. */
+static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
+    const tamis_reducer *r = b->reducer;
+    return (tam_cuda_plan){
+        .whole = whole,
+        .first = tam_stream_leader(r),
+        .bucket = b->view.index,
+        .begin = (uint32_t)b->view.begin,
+        .grid = &b->division.grid,
+        .among = {.first = b->slice.local,
+                  .stride = b->slice.nlocal,
+                  .count = r->nranks,
+                  .member = r->rank},
+        .rank = r->rank,
+        .nranks = r->nranks,
+        .type = r->config.grad_dtype,
+        .divisor = tam_update_matches(r) ? (float)tam_divisor_of_sums(r) : tam_divisor(r),
+        .update = update_of(b),
+        .nonfinite = r->config.nonfinite,
+        .sum_order = r->config.sum_order,
+        .timeout_ns = r->comm->timeout_ns,
+    };
+}
+
+/* No union exceeds what all ranks send, or the length of the vector. */
+static uint32_t union_max(const tam_bucket *b, uint64_t capacity) {
+    uint64_t sent = capacity * b->reducer->nranks, n = b->division.grid.n;
+    return (uint32_t)(sent < n ? sent : n);
+}
+
+static tam_cuda_wire wire_of(tamis_wire_type type) {
+    const tam_wire_type *row = tam_wire_of(type);
+    return (tam_cuda_wire){.type = type, .bits = row->bits, .scale_bytes = row->scale_bytes};
+}
+
+/* As where the host drives, but for lists that one block of threads packs, which is slow: they are
+ * for whoever asks for them, or sends few bits and so pays for bytes. */
+static tamis_index_format choose_format(const tam_bucket *b, const tam_slots *slots) {
+    bool slow = slots->format == TAMIS_INDEX_GAP8 || slots->format == TAMIS_INDEX_BITMAP;
+    if (b->view.format != TAMIS_INDEX_AUTO || !slow)
+        return slots->format;
+    uint64_t words = tam_codec_of(TAMIS_INDEX_U32)->bytes(slots->span, slots->capacity);
+    uint64_t bytes = tam_codec_of(TAMIS_INDEX_BLOCK16)->bytes(slots->span, slots->capacity);
+    return bytes < words ? TAMIS_INDEX_BLOCK16 : TAMIS_INDEX_U32;
+}
+
+static tam_cuda_format indices_of(const tam_bucket *b, const tam_slots *slots) {
+    tamis_index_format index = choose_format(b, slots);
+    return (tam_cuda_format){
+        .index = index,
+        .index_bytes =
+            tam_head_round((size_t)tam_codec_of(index)->bytes(slots->span, slots->capacity)),
+        .span = slots->span,
+    };
+}
+
+/* The same bytes in slots as where the host drives, and the same blocks of values. */
+static tam_cuda_format format_of(const tam_bucket *b, const tam_strided *parts) {
+    const tamis_reducer_config *c = &b->reducer->config;
+    const tam_slots slots = tam_sparse_slots(&b->view);
+    tamis_wire_type up = tam_wire_resolve(c->wire_type);
+    tam_cuda_format format = indices_of(b, &slots);
+    format.parts = parts;
+    format.up = wire_of(up);
+    format.down = wire_of(tam_wire_resolve_sum(c->wire_type_sum, up));
+    return format;
+}
+
+/* Slots list rows, which every rank may list; values are not rounded, norms not sent. */
+static void plan_rows(const tam_bucket *b, tam_strided *parts, tam_cuda_plan *plan) {
+    uint32_t length = b->layout->rows[0], count = (uint32_t)b->layout->length / length;
+    uint32_t asked = b->reducer->config.rows_capacity, most = asked < count ? asked : count;
+    tamis_index_format format = b->view.format;
+    const tam_slots slots = {
+        .format = format != TAMIS_INDEX_AUTO ? format : tam_codec_choose(count, most, false),
+        .span = count,
+        .capacity = most,
+    };
+    for (uint32_t part = 0; part < plan->nranks; part++)
+        parts[part] = (tam_strided){0, count, count, count};
+    plan->format = indices_of(b, &slots);
+    plan->format.parts = parts;
+    plan->row_length = length;
+    plan->slot_capacity = most;
+    plan->union_max = union_max(b, (uint64_t)most * length);
+}
+
+/* Tables of a plan, which the step copies. */
+typedef struct tables {
+    tam_cuda_span *spans; /* [nranks] */
+    tam_strided *parts;   /* [nranks] */
+    tam_strided *slices;  /* [nlocal] */
+    tam_cuda_node node;
+} tables;
+
+/* The whole bucket has kernels of its own, as where the host drives. */
+static tamis_status describe_node(tam_bucket *b, tables *t) {
+    tam_bucket_view *v = &b->view;
+    const tam_slice *slice = &b->slice;
+    const tam_division *whole = &slice->division;
+    TAM_TRY(v->device->open(&whole->grid, 0, v->config->threads, &v->gradient_kernels));
+    for (uint32_t g = 0; g < slice->nlocal; g++)
+        t->slices[g] = tam_strided_of(whole, g);
+    t->node = (tam_cuda_node){
+        .device = v->gradient_kernels,
+        .grid = &whole->grid,
+        .slices = t->slices,
+        .among = {.first = v->comm_rank - slice->local,
+                  .stride = 1,
+                  .count = slice->nlocal,
+                  .member = slice->local},
+        .own = span_of(whole, 0, slice->local),
+        .run = whole->block,
+        .slot_capacity = (uint32_t)tam_share_max(whole, v->whole_k_max),
+        .result_max = (uint32_t)v->whole_k_max,
+    };
+    return TAMIS_OK;
+}
+
+static tamis_status open_step(tam_bucket *b, tables *t) {
+    tamis_reducer *r = b->reducer;
+    tam_cuda_step **step = &r->inflight->steps[b->view.index];
+    bool exact = tam_scheme_exact_count(b->scheme);
+    const tam_cuda_whole whole = whole_of(r);
+    tam_cuda_plan plan = plan_of(b, &whole);
+    if (tam_stream_in_nodes(b)) {
+        TAM_TRY(describe_node(b, t));
+        plan.node = &t->node;
+    }
+    for (uint32_t i = 0; i < plan.nranks; i++) {
+        t->spans[i] = span_of(&b->division, i, plan.rank);
+        t->parts[i] = tam_strided_of(&b->division, i);
+    }
+    plan.format = format_of(b, t->parts);
+    plan.kind = exact ? TAM_CUT_TOTAL : TAM_CUT_ALL;
+    plan.weighted = tam_scheme_weighted(b->scheme);
+    plan.quota.spans = t->spans;
+    plan.quota.capacity = exact ? 0.0 : r->config.capacity;
+    plan.quota.ranks = tam_scheme_undivided(b->scheme) ? 1.0 : plan.nranks;
+    plan.quota.own = tam_own_max(&b->division);
+    plan.slot_capacity = (uint32_t)tam_pick_most(&b->view, b->view.k_max);
+    plan.union_max = union_max(b, plan.slot_capacity);
+    plan.nstats = tam_pick_sums(&b->view);
+    plan.with_values = tam_scheme_gives_picks(b->scheme);
+    plan.dense_output = r->config.output == TAMIS_OUTPUT_DENSE;
+    plan.control = &b->control;
+    if (tam_stream_is_rowed(b))
+        plan_rows(b, t->parts, &plan);
+    b->view.format = plan.format.index;
+    TAM_TRY(tam_cuda_step_open(b->view.kernels, &plan, b->view.acc, step));
+    r->inflight->wire_bytes += count_wire_bytes(tam_cuda_step_mail(*step));
+    if (tam_stream_in_nodes(b))
+        r->inflight->wire_bytes += tam_cuda_node_bytes(*step);
+    return TAMIS_OK;
+}
+
+static tamis_status open_sparse(tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    tables t = {.spans = tam_alloc_array(r->nranks, sizeof t.spans[0]),
+                .parts = tam_alloc_array(r->nranks, sizeof t.parts[0]),
+                .slices = tam_alloc_array(b->slice.nlocal, sizeof t.slices[0])};
+    tamis_status status =
+        t.spans && t.parts && t.slices
+            ? open_step(b, &t)
+            : tam_fail(TAMIS_E_NOMEM, "no memory for steps of %u ranks", r->comm->nranks);
+    tam_free(t.spans);
+    tam_free(t.parts);
+    tam_free(t.slices);
+    return status;
+}
+
+static tamis_status open_dense(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
+    tam_cuda_step **step = &r->inflight->steps[b->view.index];
+    const tam_cuda_whole whole = whole_of(r);
+    const tam_cuda_plan plan = plan_of(b, &whole);
+    TAM_TRY(tam_cuda_dense_open(b->view.kernels, &plan, TAM_DENSE_PIECE, step));
+    for (uint32_t p = 0; p < tam_cuda_dense_pieces(*step); p++) {
+        tam_cuda_mail mail = tam_cuda_dense_mail(*step, p);
+        r->inflight->wire_bytes += count_wire_bytes(&mail);
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tam_stream_open_step(tam_bucket *b) {
+    return tam_stream_picks(b) ? open_sparse(b) : open_dense(b);
+}
+
+#endif
