@@ -30,7 +30,8 @@ static inline bool tam_stream_in_nodes(const tam_bucket *b) {
     return b->slice.nlocal > 1;
 }
 
-/** Open the step of a bucket, and add what it sends to inflight->wire_bytes. Load its state next. */
+/** Open the step of a bucket, and add what it sends to inflight->wire_bytes. Its state is loaded
+ * next. */
 tamis_status tam_stream_open_step(tam_bucket *b);
 
 #endif

@@ -118,8 +118,7 @@ tam_cuda_fresh tam_cuda_step_fresh(const tam_cuda_step *step);
 void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_exchange *exchange,
                                  tam_cuda_mail *out);
 
-/* sparse.c and sparse_memory.c, also for steps of nodes, which are sparse steps among the ranks of a
- * column */
+/* sparse.c and sparse_memory.c; steps of nodes are sparse steps among the ranks of a column */
 
 /** Bytes for the indices of a slot. */
 uint64_t tam_cuda_index_room(const tam_cuda_plan *plan);

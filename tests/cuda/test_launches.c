@@ -223,6 +223,9 @@ static void test_a_step_runs_what_its_column_says(void **state) {
     run((kind){.columns = {"block16"}, .config = config_of("tamis", TAMIS_INDEX_BLOCK16)});
     run((kind){.columns = {"rounded"}, .config = rounded(usual())});
     run((kind){.columns = {"dense"}, .config = config_of("dense", TAMIS_INDEX_AUTO)});
+    kind nodes = {.columns = {"nodes"}, .config = usual()};
+    nodes.config.ranks_per_node = RANKS; /* so nothing travels in a column */
+    run(nodes);
 }
 
 static void test_columns_add_up(void **state) {
