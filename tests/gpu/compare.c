@@ -17,25 +17,27 @@ static const struct {
     double capacity;
     compare_update update;
     uint32_t rows;
+    bool nodes;
 } schemes[] = {
-    {"tamis", 0, COMPARE_GRADIENTS, 0},
-    {"topk", 0, COMPARE_GRADIENTS, 0},
-    {"deft", 0, COMPARE_GRADIENTS, 0},
-    {"micro", 0, COMPARE_GRADIENTS, 0},
-    {"micro", 1.5, COMPARE_GRADIENTS, 0},
-    {"cltk", 0, COMPARE_GRADIENTS, 0},
-    {"threshold", 0, COMPARE_GRADIENTS, 0},
-    {"threshold", 1.5, COMPARE_GRADIENTS, 0},
-    {"sage", 0, COMPARE_GRADIENTS, 0},
-    {"exdyna", 0, COMPARE_GRADIENTS, 0},
-    {"oktopk", 0, COMPARE_GRADIENTS, 0},
-    {"dense", 0, COMPARE_GRADIENTS, 0},
-    {"all+global+exact+pairs", 0, COMPARE_GRADIENTS, 0},
-    {"cyclic+global+predict+union", 0, COMPARE_GRADIENTS, 0},
-    {"rotate+global+exact+union", 0, COMPARE_GRADIENTS, 0},
-    {"tamis-update", 0, COMPARE_ADAM, 0},
-    {"topk", 0, COMPARE_MOMENTUM, 0},
-    {"tamis", 0, COMPARE_GRADIENTS, 100},
+    {"tamis", 0, COMPARE_GRADIENTS, 0, false},
+    {"topk", 0, COMPARE_GRADIENTS, 0, false},
+    {"deft", 0, COMPARE_GRADIENTS, 0, false},
+    {"micro", 0, COMPARE_GRADIENTS, 0, false},
+    {"micro", 1.5, COMPARE_GRADIENTS, 0, false},
+    {"cltk", 0, COMPARE_GRADIENTS, 0, false},
+    {"threshold", 0, COMPARE_GRADIENTS, 0, false},
+    {"threshold", 1.5, COMPARE_GRADIENTS, 0, false},
+    {"sage", 0, COMPARE_GRADIENTS, 0, false},
+    {"exdyna", 0, COMPARE_GRADIENTS, 0, false},
+    {"oktopk", 0, COMPARE_GRADIENTS, 0, false},
+    {"dense", 0, COMPARE_GRADIENTS, 0, false},
+    {"all+global+exact+pairs", 0, COMPARE_GRADIENTS, 0, false},
+    {"cyclic+global+predict+union", 0, COMPARE_GRADIENTS, 0, false},
+    {"rotate+global+exact+union", 0, COMPARE_GRADIENTS, 0, false},
+    {"tamis-update", 0, COMPARE_ADAM, 0, false},
+    {"topk", 0, COMPARE_MOMENTUM, 0, false},
+    {"tamis", 0, COMPARE_GRADIENTS, 100, false},
+    {"tamis", 0, COMPARE_GRADIENTS, 0, true},
 };
 
 enum { SCHEMES = sizeof schemes / sizeof schemes[0], VARIANTS = 6 };
@@ -55,6 +57,7 @@ bool compare_list(unsigned index, bool small, compare_case *out) {
         .capacity = schemes[index % SCHEMES].capacity,
         .update = schemes[index % SCHEMES].update,
         .rows = schemes[index % SCHEMES].rows,
+        .nodes = schemes[index % SCHEMES].nodes,
         .density = variant % 2 ? 0.001 : 0.01,
         .type = (tamis_dtype)(variant % 3),
         .output = variant / 3 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE,
@@ -86,13 +89,13 @@ const char *compare_name(const compare_case *c) {
     static const char *const updates[] = {"", " adam", " momentum"};
     static _Thread_local char text[192];
     snprintf(text, sizeof text,
-             "%s%s capacity %g rows %u density %g type %d indices %d wire %d output %d n %llu, "
+             "%s%s%s capacity %g rows %u density %g type %d indices %d wire %d output %d n %llu, "
              "buckets of "
              "%llu%s%s, %s",
-             c->scheme, updates[c->update], c->capacity, c->rows, c->density, (int)c->type,
-             (int)c->format, (int)c->wire, (int)c->output, (unsigned long long)c->n,
-             (unsigned long long)c->bucket_length, c->by_segment ? " by segment" : "",
-             c->poison ? " with NaN" : "", modes[c->mode]);
+             c->scheme, updates[c->update], c->nodes ? " in nodes" : "", c->capacity, c->rows,
+             c->density, (int)c->type, (int)c->format, (int)c->wire, (int)c->output,
+             (unsigned long long)c->n, (unsigned long long)c->bucket_length,
+             c->by_segment ? " by segment" : "", c->poison ? " with NaN" : "", modes[c->mode]);
     return text;
 }
 
@@ -168,6 +171,23 @@ static tamis_update update_of(const compare_case *c) {
     return update;
 }
 
+/* Two ranks, where that divides them, else all. */
+static uint32_t size_of_nodes(const tamis_comm *comm) {
+    uint32_t nranks = tamis_comm_nranks(comm);
+    return nranks % 2 == 0 ? 2 : nranks;
+}
+
+/* Elements of the residual. */
+static uint64_t held_by(const side *s) {
+    uint64_t held = 0;
+    for (uint32_t i = 0; i < tamis_reducer_nbuckets(s->reducer); i++) {
+        tamis_bucket bucket = TAMIS_BUCKET_INIT;
+        if (tamis_reducer_bucket_at(s->reducer, i, &bucket) == TAMIS_OK)
+            held += bucket.held;
+    }
+    return held;
+}
+
 static bool make_reducer(side *s) {
     const compare_case *c = s->c;
     const tamis_update update = update_of(c);
@@ -180,6 +200,7 @@ static bool make_reducer(side *s) {
     config.density = c->density;
     config.capacity = c->capacity;
     config.rows_capacity = c->rows;
+    config.ranks_per_node = c->nodes ? size_of_nodes(s->comm) : 0;
     config.output = c->output;
     config.bucket_length = c->bucket_length;
     config.nonfinite = c->nonfinite;
@@ -331,7 +352,7 @@ static bool fetch(side *s) {
     s->count = result.count;
     bool ok = !result.indices || (copy(s, result.indices, result.count * 4, s->indices) &&
                                   copy(s, result.values, result.count * 4, s->values));
-    ok = ok && (!residual || copy(s, residual, s->c->n * 4, s->residual));
+    ok = ok && (!residual || copy(s, residual, held_by(s) * 4, s->residual));
     char *to = s->after;
     for (unsigned i = 0; ok && i < SEGMENTS; i++) {
         ok = copy(s, s->grads[i], length_of(s->c, i) * size, to);

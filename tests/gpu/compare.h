@@ -29,6 +29,7 @@ typedef struct compare_case {
     double density, capacity;
     compare_update update;
     uint32_t rows; /* config.rows_capacity: the last segment has rows; 0: none has */
+    bool nodes;    /* of two ranks, if they are even in number, else of all */
     tamis_dtype type;
     tamis_index_format format; /* as in the configuration, also the next */
     tamis_wire_type wire;
