@@ -18,6 +18,11 @@
 
 static tamis_status explain_refusal(const tam_cuda_report *report, uint32_t rank) {
     const char *why = tam_refusal_words(report->refused);
+    if (report->refused == TAM_REFUSED_GRADIENT)
+        return tam_fail(TAMIS_E_PROTOCOL,
+                        "step %llu: the gradient of rank %u, as received by rank %u, was refused: "
+                        "%s",
+                        (unsigned long long)report->step, report->rank, rank, why);
     if (report->rank == rank) /* no rank refuses its own slot */
         return tam_fail(TAMIS_E_PROTOCOL, "rank %u, step %llu: %s", rank,
                         (unsigned long long)report->step, why);

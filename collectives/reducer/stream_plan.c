@@ -150,6 +150,7 @@ static tamis_status describe_node(tam_bucket *b, tables *t) {
     tam_bucket_view *v = &b->view;
     const tam_slice *slice = &b->slice;
     const tam_division *whole = &slice->division;
+    uint64_t most = tam_share_max(whole, v->whole_k_max), n = whole->grid.n;
     TAM_TRY(v->device->open(&whole->grid, 0, v->config->threads, &v->gradient_kernels));
     for (uint32_t g = 0; g < slice->nlocal; g++)
         t->slices[g] = tam_strided_of(whole, g);
@@ -163,8 +164,8 @@ static tamis_status describe_node(tam_bucket *b, tables *t) {
                   .member = slice->local},
         .own = span_of(whole, 0, slice->local),
         .run = whole->block,
-        .slot_capacity = (uint32_t)tam_share_max(whole, v->whole_k_max),
-        .result_max = (uint32_t)v->whole_k_max,
+        .slot_capacity = (uint32_t)most,
+        .result_max = (uint32_t)(most * slice->nlocal < n ? most * slice->nlocal : n),
     };
     return TAMIS_OK;
 }

@@ -28,9 +28,8 @@ static __device__ __forceinline__ void hear(const tam_cuda_exchange &x, uint32_t
     uint32_t pieces = tam_pieces_of(count);
     for (uint64_t task = blockIdx.x; task < (uint64_t)pieces * x.slots.nranks; task += gridDim.x) {
         uint32_t r = (uint32_t)(task / pieces), first = (uint32_t)(task % pieces) * TAM_PIECE;
-        uint64_t sum = tam_block_sum(tam_share_of_bytes(TAM_SUM_VALUES, x.shares + r * x.share,
-                                                        count * (uint32_t)sizeof(float), first,
-                                                        first + TAM_PIECE));
+        uint64_t sum = tam_block_sum(
+            tam_part_of_check(x.shares + r * x.share, first, tam_piece_end(first, count)));
         if (threadIdx.x == 0)
             tam_add64(&x.checks[TAM_CAME][r], sum);
     }

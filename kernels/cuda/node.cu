@@ -77,9 +77,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 static __device__ __forceinline__ void hear(const tam_cuda_gathered &node,
                                             const tam_cuda_stretch &piece, uint32_t r,
                                             uint32_t begin, uint32_t count) {
-    uint64_t sum = tam_block_sum(tam_share_of_bytes(TAM_SUM_VALUES, node.came + r * piece.share,
-                                                    count * (uint32_t)sizeof(float), begin,
-                                                    begin + TAM_PIECE));
+    uint64_t sum = tam_block_sum(
+        tam_part_of_check(node.came + r * piece.share, begin, tam_piece_end(begin, count)));
     if (threadIdx.x == 0)
         tam_add64(&node.checks[CAME][r], sum);
 }
@@ -120,7 +119,7 @@ static __device__ void conclude(const tam_cuda_exchange &x, const tam_cuda_gathe
         tam_cuda_source pass = {};
         pass.grad = node.sum;
         pass.scale = 1.0f;
-        pass.decay = target.source->decay;
+        pass.decay = x.scratch->damaged ? 1.0f : target.source->decay;
         *node.pass = pass;
     }
     __syncthreads();

@@ -66,7 +66,7 @@ static tamis_status poll(tam_cuda_step *s, uint64_t serial, bool *done, tam_cuda
         return tam_fail(TAMIS_E_DEVICE,
                         "rank %u: the CUDA device has ended step %llu without a "
                         "report",
-                        s->plan.rank, (unsigned long long)serial);
+                        tam_cuda_rank(s), (unsigned long long)serial);
     return TAMIS_OK;
 }
 

@@ -207,7 +207,7 @@ static tamis_status capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *co
         return tam_fail(error == cudaErrorMemoryAllocation ? TAMIS_E_NOMEM : TAMIS_E_DEVICE,
                         "rank %u: a step cannot be captured as a graph (%s); with TAMIS_GRAPHS=off "
                         "on all ranks its kernels are launched one by one",
-                        s->plan.rank, cudaGetErrorName(error));
+                        tam_cuda_rank(s), cudaGetErrorName(error));
     TAM_TRY(tam_cuda_round_gather(r));
     return tam_cuda_lane_wait(&r->lane, "uploading a graph");
 }
@@ -278,10 +278,10 @@ static tamis_status run(tam_cuda_step *s, const tam_accumulate *target, void *st
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "rank %u: a graph of the caller cannot hold a pass of Adam, whose bias "
                         "corrections are others in every pass; start the step outside of it",
-                        s->plan.rank);
+                        tam_cuda_rank(s));
     if (r->begun > 0 && captured != (r->by == TAM_CUDA_BY_CALLER))
         return tam_fail(TAMIS_E_STATE, "rank %u: all buckets of a step must be captured, or none",
-                        s->plan.rank);
+                        tam_cuda_rank(s));
     *serial = captured ? 0 : r->serial + 1;
     if (captured)
         TAM_TRY(run_captured(s, target, stream, enqueue, context));

@@ -42,6 +42,20 @@ static __device__ __forceinline__ uint32_t *tam_check_in(const tam_cuda_exchange
     return reinterpret_cast<uint32_t *>(shares + (r + 1) * x.share) - 1;
 }
 
+/** This thread's part of the check of floats `begin` to `end` - 1 of a share. */
+static __device__ __forceinline__ uint64_t tam_part_of_check(const float *share, uint32_t begin,
+                                                             uint32_t end) {
+    uint64_t sum = 0;
+    for (uint32_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS)
+        sum += tam_sum_word(TAM_SUM_VALUES, i, tam_bits_of(share[i]));
+    return sum;
+}
+
+/** Up to `count`, the end of the piece that begins at `first`. */
+static __device__ __forceinline__ uint32_t tam_piece_end(uint32_t first, uint32_t count) {
+    return count - first < TAM_PIECE ? count : first + TAM_PIECE;
+}
+
 /** For the entries from `begin` to `end` - 1: work(i, place) gives a word, which becomes part of
  * the check of its share. Thread t takes begin + t, and those 256 apart from it. The whole block
  * calls it. */

@@ -166,13 +166,13 @@ void tam_cuda_step_close(tam_cuda_step *s) {
     if (!s)
         return;
     if (tam_cuda_enter(s->device->device, &guard) != TAMIS_OK) {
-        s->device->hangs = true; /* broken: nothing can run or be freed there */
+        s->device->hangs = s->whole->hangs = true; /* broken: nothing runs or can be freed there */
         if (!s->plan.first)
             tam_cuda_round_forget(s->round);
         free_step(s);
         return;
     }
-    s->device->hangs = !tam_cuda_round_idle(s->round, s->plan.rank);
+    s->device->hangs = s->whole->hangs = !tam_cuda_round_idle(s->round, tam_cuda_rank(s));
     if (!s->device->hangs)
         release(s);
     tam_cuda_leave(&guard);

@@ -152,6 +152,12 @@ static inline cudaStream_t tam_cuda_travel(const tam_cuda_step *step) {
     return step->round->travel;
 }
 
+/** The rank of the communicator, for sentences. */
+static inline uint32_t tam_cuda_rank(const tam_cuda_step *step) {
+    const tam_cuda_slots *slots = &step->exchange.slots;
+    return slots->first + slots->rank * slots->stride;
+}
+
 /** Whether what compresses and what travels have a stream each. */
 static inline bool tam_cuda_is_split(const tam_cuda_step *step) {
     return step->round->travel != step->round->lane.stream;

@@ -53,7 +53,8 @@ uint64_t tam_sum_head(const tam_head *head, size_t head_bytes) {
 const char *tam_refusal_words(uint32_t refusal) {
     static const char *const words[TAM_REFUSALS] = {
         [TAM_REFUSED_NOTHING] = "no error",
-        [TAM_REFUSED_MISSING] = "it did not arrive",
+        [TAM_REFUSED_MISSING] = "it did not arrive; its rank may have refused the step before it "
+                                "sent one, and says why",
         [TAM_REFUSED_CONFIG] = "it comes from another reducer, configuration, density or packing; "
                                "use reducers in the same order on all ranks",
         [TAM_REFUSED_STEP] = "it belongs to another step",
@@ -70,8 +71,8 @@ const char *tam_refusal_words(uint32_t refusal) {
         [TAM_REFUSED_ABSENT] =
             "sums are missing: a rank refused a slot or damaged values, or the exchange was "
             "abandoned",
-        [TAM_REFUSED_GRADIENT] = "what it gave of its gradient to this node was damaged, or comes "
-                                 "from another step, configuration or result of the step before",
+        [TAM_REFUSED_GRADIENT] = "it was damaged, or comes from another step, configuration or "
+                                 "result of the step before",
     };
     return refusal < TAM_REFUSALS ? words[refusal] : "unknown reason";
 }

@@ -193,7 +193,7 @@ typedef enum tam_refusal {
     TAM_REFUSED_ORDER,
     TAM_REFUSED_OWNER,
     TAM_REFUSED_ABSENT,   /* sums are missing: a rank refused, or a collective was abandoned */
-    TAM_REFUSED_GRADIENT, /* the gradient that a rank gave to its node */
+    TAM_REFUSED_GRADIENT, /* not a slot: the gradient that a rank gave to its node */
     TAM_REFUSALS
 } tam_refusal;
 

@@ -277,6 +277,46 @@ static void test_no_damaged_message_is_silent(void **state) {
     try_every_message(TAMIS_WIRE_BFLOAT16);
 }
 
+/* -- a device that hangs ---------------------------------------------------------------------- */
+
+/* Freeing memory would wait for the device. */
+static void leave_a_device_that_hangs(test_rank *self) {
+    const pair_order *order = self->shared;
+    pair p;
+    if (!pair_open(self, order, &p))
+        return;
+    tamis_step step = step_of(&p);
+    pair_step(&p, 0, PAIR_START, TAMIS_OK);
+    pair_fill(&p, 1);
+    RANK_CUDA(self, cudaStreamSynchronize(p.stream));
+    RANK_MEET(self);
+    uint64_t frees = fake_cuda_calls("cudaFree");
+    fake_cuda_hold(1);
+    RANK_MEET(self);
+    self->where = "a step that never ends";
+    RANK_OK(self, tamis_reducer_start(p.cuda, &step));
+    RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reducer_wait(p.cuda));
+    self->where = "tamis_reducer_destroy";
+    tamis_reducer_destroy(p.cuda);
+    p.cuda = NULL;
+    RANK_CHECK(self, fake_cuda_calls("cudaFree") == frees, "memory in use was freed");
+    RANK_MEET(self);
+    fake_cuda_hold(0);
+    RANK_MEET(self);
+    pair_close(&p);
+}
+
+static void test_a_device_that_hangs_holds_nobody(void **state) {
+    pair_order order = usual();
+    (void)state;
+    order.timeout_ms = test_stretch_ms(2000);
+    for (uint32_t size = 0; size <= SIZE; size += SIZE) {
+        order.ranks_per_node = size;
+        test_context("nodes of %u", size);
+        ranks_run(2, 0, leave_a_device_that_hangs, &order);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_ranks_decide_alike_on_nan),
@@ -284,6 +324,7 @@ int main(void) {
         cmocka_unit_test(test_a_graph_of_the_caller_holds_steps),
         cmocka_unit_test(test_states_go_from_devices_to_cpus_and_back),
         cmocka_unit_test(test_no_damaged_message_is_silent),
+        cmocka_unit_test(test_a_device_that_hangs_holds_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
