@@ -112,6 +112,11 @@ class Table(unittest.TestCase):
         self.assertGreaterEqual(len(mutants), LEAST)
         self.assertEqual(table.check(mutants, run.TREE), [])
 
+    def test_faults_of_kernels_fit_the_tree(self):
+        faults = table.read(run.TREE / "tests/cuda/ptx")
+        self.assertGreaterEqual(len(faults), 16)
+        self.assertEqual(table.check(faults, run.TREE), [])
+
 
 if __name__ == "__main__":
     unittest.main()

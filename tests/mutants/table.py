@@ -82,7 +82,7 @@ def check(mutants, tree):
             times = "there is no such file" if count < 0 else f"the old text occurs {count} times"
             wrong.append(f"mutant {m.number}, {m.file}: {times}: {m.what}")
         for test in m.near:
-            kind, name = test.split(".")[:2]
+            kind, name = (test.split(".") + [""])[:2]
             if kind in ("unit", "multi", "mpi", "faults") and test != "faults.processes" and \
                     not pathlib.Path(tree, "tests", kind, f"test_{name}.c").is_file():
                 wrong.append(f"mutant {m.number}: there is no test {test}")

@@ -8,7 +8,7 @@
     emulation  the source of the kernels, every CUDA thread a fiber: the programs of EMULATED
     code       what nvcc's machine code must be (widths.py)
 
-By hand: six minutes of CPU time. The table is one of tests/mutants/table.py; the last line of a
+By hand: a quarter of an hour of CPU time. The table is one of tests/mutants/table.py; the last line of a
 fault names what to compile again, and the test and its order for the PTX. PROGRAMS is the folder of
 the tests of tests/cuda in a build by ninja, with all of EMULATED built. FOLDER holds the PTX of the
 kernels without faults, as `run.py --keep FOLDER` leaves it. Prints a table; ends with 0 if the PTX
@@ -31,7 +31,7 @@ import run  # noqa: E402
 import table  # noqa: E402
 import widths  # noqa: E402
 
-EMULATED = [f"{name}:{order}" for name in ("chunks", "exchange", "types", "control", "pack")
+EMULATED = [f"{name}:{order}" for name in ("chunks", "exchange", "types", "control", "pack", "nodes_life")
             for order in ("forward", "reverse", "1")]
 LIMIT_S = 120  # of a program in the emulation: with a fault it may hang
 IN_ACCUMULATE = ("kernel.cuh", "chunk.cuh", "gradient.cuh")
