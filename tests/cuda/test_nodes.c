@@ -65,6 +65,8 @@ static void test_all_nodes_give_the_bits_of_the_cpu(void **state) {
 static void test_however_gradients_and_results_lie(void **state) {
     (void)state;
     for (int i = 0; i < 12; i++) {
+        if (!test_drawn(5))
+            continue;
         trial what = trial_of("tamis", i % 2 ? (nodes){4, 2} : (nodes){6, 3}, 1601, 0.05);
         what.type = what.fits = (tamis_dtype)(i % 3);
         what.by_segment = i / 3 % 2;
@@ -92,6 +94,8 @@ static void test_buckets_and_the_order_of_readiness(void **state) {
 static void test_whatever_travels_in_the_column(void **state) {
     (void)state;
     for (int i = 0; i < 10; i++) {
+        if (!test_drawn(3))
+            continue;
         trial what = trial_of("tamis", i % 2 ? (nodes){8, 2} : (nodes){6, 2}, 9001, 0.1);
         what.format = (tamis_index_format)(TAMIS_INDEX_U32 + i % 5);
         what.wire = (tamis_wire_type)(TAMIS_WIRE_FLOAT32 + i / 2 % 5);
@@ -104,6 +108,8 @@ static void test_whatever_travels_in_the_column(void **state) {
 static void test_hard_gradients(void **state) {
     (void)state;
     for (int pattern = 0; pattern < DATA_PATTERNS; pattern++) {
+        if (!test_drawn(5))
+            continue;
         trial what = trial_of("tamis", (nodes){6, 2}, 3000, 0.01);
         what.real = false;
         what.pattern = (data_pattern)pattern;
