@@ -171,7 +171,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
         tam_clear_all<uint16_t>(target);
     if (blockIdx.x > 0 || threadIdx.x > 0)
         return;
-    if (x.bucket == x.nbuckets - 1)
+    if (x.decides)
         conclude(x, refused, skipped);
     if (refused) /* not applied, so not counted */
         turn->broken = TAMIS_E_PROTOCOL;

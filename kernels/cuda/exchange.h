@@ -220,7 +220,7 @@ typedef struct tam_cuda_exchange {
     tam_cuda_scratch *scratch;
     tam_cuda_ledger *ledger;
 
-    uint32_t bucket, nbuckets, begin;    /* its number, and its first element in the whole vector */
+    uint32_t nbuckets, begin;            /* begin: its first element in the whole vector */
     const struct tam_cuda_exchange *all; /* [nbuckets] device memory: of each */
     tam_cuda_common *common;
     uint32_t *all_indices; /* the result of several buckets, as of one; else NULL */

@@ -143,49 +143,18 @@ void tam_cuda_node_place(tam_cuda_step *s, unsigned char *scratch) {
     in->sum.checks[1] = checks + in->sum.nlocal;
 }
 
-static void take_results(tam_cuda_inside *in, tam_cuda_arena *arena) {
-    tam_cuda_exchange *x = &in->results;
-    size_t ranges = x->ranges.count, nlocal = x->slots.nranks;
-    x->slots.memory = tam_cuda_take(arena, nlocal, x->slots.bytes);
-    in->first_chunk = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
-    x->ranges.first_chunk = in->first_chunk;
-    x->ranges.runs = tam_cuda_take(arena, (ranges + 1) * nlocal, sizeof(uint32_t));
-    x->ranges.offsets = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
-    x->ranges.sums = tam_cuda_take(arena, ranges, sizeof(double));
-    x->indices = tam_cuda_take(arena, x->room, sizeof(uint32_t));
-    x->values = tam_cuda_take(arena, x->room, sizeof(float));
-}
-
 static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_inside *in = s->inside;
     tam_cuda_gathered *sum = &in->sum;
     size_t shares = sum->nlocal * (size_t)in->pieces[0].share;
     tam_cuda_sparse_take(s, arena);
-    take_results(in, arena);
+    in->first_chunk = tam_cuda_sparse_take_lists(&in->results, in->results.room, arena);
     in->slices = tam_cuda_take(arena, sum->nlocal, sizeof in->slices[0]);
     sum->slices = in->slices;
     sum->sent = tam_cuda_take(arena, shares, sizeof(float));
     sum->came = tam_cuda_take(arena, shares, sizeof(float));
     sum->sum = tam_cuda_take(arena, tam_cuda_round_up(sum->length, 4), sizeof(float));
     sum->pass = tam_cuda_take(arena, 1, sizeof *sum->pass);
-}
-
-/* The pass over the slice, which finds its sum through sum.pass. */
-static tam_cuda_accumulate pass_of(const tam_cuda_step *s) {
-    const tam_cuda_device *d = s->device;
-    return (tam_cuda_accumulate){
-        .grid = d->grid,
-        .acc = s->exchange.acc,
-        .source = s->inside->sum.pass,
-        .seg_begin = d->seg_begin,
-        .type = TAMIS_DTYPE_FLOAT32,
-        .turn = s->control.turn,
-        .thresholds = s->control.thresholds,
-        .candidates = d->candidates,
-        .found = d->found,
-        .chunk_sums = d->chunk_sums,
-        .group_sums = d->group_sums,
-    };
 }
 
 static tamis_status fill(tam_cuda_step *s) {
@@ -195,7 +164,7 @@ static tamis_status fill(tam_cuda_step *s) {
     in->results.applied = in->results.values;
     TAM_TRY(tam_cuda_sparse_fill(s));
     s->control.results = in->results.slots;
-    in->pass = pass_of(s);
+    in->pass = tam_cuda_pass_of(s, s->device, in->sum.pass); /* in float32 */
     TAM_TRY(tam_cuda_lane_write(&s->round->lane, node->slices,
                                 node->among.count * sizeof node->slices[0], in->slices));
     return tam_cuda_sparse_ranges(s, node->grid, in->results.ranges.count, in->first_chunk);

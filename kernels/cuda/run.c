@@ -54,22 +54,11 @@ static tamis_status renew_pointers(tam_cuda_step *s, void *const *from, uint32_t
 }
 
 static tam_cuda_accumulate target_of(const tam_cuda_step *s, uint32_t by) {
-    const tam_cuda_device *d = s->whole;
-    return (tam_cuda_accumulate){
-        .grid = d->grid,
-        .acc = s->exchange.acc,
-        .source = &s->sources[by],
-        .seg_begin = d->seg_begin,
-        .type = s->plan.type,
-        .clear = s->plan.dense_output,
-        .turn = s->control.turn,
-        .thresholds = s->control.thresholds,
-        .candidates = d->candidates,
-        .found = d->found,
-        .chunk_sums = d->chunk_sums,
-        .group_sums = d->group_sums,
-        .update = s->plan.update.moments,
-    };
+    tam_cuda_accumulate target = tam_cuda_pass_of(s, s->whole, &s->sources[by]);
+    target.type = s->plan.type;
+    target.clear = s->plan.dense_output;
+    target.update = s->plan.update.moments;
+    return target;
 }
 
 /* @param source  [out]  of that gradient: work that follows it on the lane can use it */

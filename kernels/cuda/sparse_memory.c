@@ -155,19 +155,25 @@ static void take_rounded(tam_cuda_step *s, tam_cuda_arena *arena) {
     q->squares = tam_cuda_take(arena, x->room / TAM_PIECE + 1, sizeof q->squares[0]);
 }
 
+uint32_t *tam_cuda_sparse_take_lists(tam_cuda_exchange *x, size_t most, tam_cuda_arena *arena) {
+    size_t ranges = x->ranges.count, nranks = x->slots.nranks;
+    x->slots.memory = tam_cuda_take(arena, nranks, x->slots.bytes);
+    uint32_t *first_chunk = tam_cuda_take(arena, ranges + 1, sizeof first_chunk[0]);
+    x->ranges.first_chunk = first_chunk;
+    x->ranges.runs = tam_cuda_take(arena, (ranges + 1) * nranks, sizeof(uint32_t));
+    x->ranges.offsets = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
+    x->ranges.sums = tam_cuda_take(arena, ranges, sizeof(double));
+    x->indices = tam_cuda_take(arena, most, sizeof(uint32_t));
+    x->values = tam_cuda_take(arena, x->room, sizeof(float));
+    return first_chunk;
+}
+
 /* Includes the buffers of messages: the transport may use them until the stream is idle. */
 static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_exchange *x = &s->exchange;
     uint32_t nranks = s->plan.nranks;
-    size_t ranges = x->ranges.count, pieces = (s->plan.slot_capacity + TAM_PIECE - 1) / TAM_PIECE;
-    x->slots.memory = tam_cuda_take(arena, nranks, x->slots.bytes);
-    s->first_chunk = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
-    x->ranges.first_chunk = s->first_chunk;
-    x->ranges.runs = tam_cuda_take(arena, (ranges + 1) * nranks, sizeof(uint32_t));
-    x->ranges.offsets = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
-    x->ranges.sums = tam_cuda_take(arena, ranges, sizeof(double));
-    x->indices = tam_cuda_take(arena, s->plan.union_max, sizeof(uint32_t));
-    x->values = tam_cuda_take(arena, x->room, sizeof(float));
+    size_t pieces = (s->plan.slot_capacity + TAM_PIECE - 1) / TAM_PIECE;
+    s->first_chunk = tam_cuda_sparse_take_lists(x, s->plan.union_max, arena);
     x->shares = tam_cuda_take(arena, x->share * nranks, sizeof(float));
     x->piece_sums = tam_cuda_take(arena, x->slots.with_values ? pieces : 1, sizeof(double));
     take_rows(s, arena);

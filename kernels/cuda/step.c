@@ -74,7 +74,6 @@ void tam_cuda_step_connect(const tam_cuda_step *s, tam_cuda_exchange *x) {
     const tam_cuda_round *r = s->round;
     x->turn = s->control.turn;
     x->ledger = s->exchange.ledger;
-    x->bucket = s->plan.bucket;
     x->nbuckets = r->nbuckets;
     x->begin = s->plan.begin;
     x->all = r->exchanges;
@@ -263,6 +262,23 @@ void tam_cuda_step_describe_mail(const tam_cuda_step *s, const tam_cuda_exchange
         .values = (unsigned char *)x->values,
         .shares = (unsigned char *)x->shares,
         .sums = (unsigned char *)x->values,
+    };
+}
+
+tam_cuda_accumulate tam_cuda_pass_of(const tam_cuda_step *s, const tam_cuda_device *d,
+                                     const tam_cuda_source *source) {
+    return (tam_cuda_accumulate){
+        .grid = d->grid,
+        .acc = s->exchange.acc,
+        .source = source,
+        .seg_begin = d->seg_begin,
+        .type = TAMIS_DTYPE_FLOAT32,
+        .turn = s->control.turn,
+        .thresholds = s->control.thresholds,
+        .candidates = d->candidates,
+        .found = d->found,
+        .chunk_sums = d->chunk_sums,
+        .group_sums = d->group_sums,
     };
 }
 

@@ -114,6 +114,10 @@ void tam_cuda_step_connect(const tam_cuda_step *step, tam_cuda_exchange *exchang
 /** What is cleared when a step begins. */
 tam_cuda_fresh tam_cuda_step_fresh(const tam_cuda_step *step);
 
+/** A pass over the gradient that `source` tells of, in float32, on the grid of that device. */
+tam_cuda_accumulate tam_cuda_pass_of(const tam_cuda_step *step, const tam_cuda_device *device,
+                                     const tam_cuda_source *source);
+
 /** The messages of an exchange whose values are floats in equal shares. */
 void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_exchange *exchange,
                                  tam_cuda_mail *out);
@@ -125,6 +129,10 @@ uint64_t tam_cuda_index_room(const tam_cuda_plan *plan);
 /** Set the sizes of exchange and control. */
 void tam_cuda_sparse_describe(tam_cuda_step *step, float *acc);
 void tam_cuda_sparse_take(tam_cuda_step *step, tam_cuda_arena *arena);
+/** Memory of an exchange for slots, and for a union of at most so many entries.
+ * @return ranges.first_chunk */
+uint32_t *tam_cuda_sparse_take_lists(tam_cuda_exchange *exchange, size_t most,
+                                     tam_cuda_arena *arena);
 tamis_status tam_cuda_sparse_fill(tam_cuda_step *step);
 tamis_status tam_cuda_sparse_load(tam_cuda_step *step, uint64_t number);
 tamis_status tam_cuda_sparse_save(tam_cuda_step *step, const tam_cuda_past *past);

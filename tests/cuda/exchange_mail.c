@@ -119,3 +119,10 @@ tamis_status exchange_enqueue(void *context, tam_cuda_step *step) {
     TAM_TRY(tam_cuda_step_add(step));
     return collect(me, LEG_SUMS);
 }
+
+void exchange_swap_first(const exchange_seat *seat, uint32_t rank) {
+    uint32_t *list = exchange_list(seat, rank), first = list[0];
+    list[0] = list[1];
+    list[1] = first;
+    exchange_reseal(seat, rank);
+}

@@ -126,6 +126,9 @@ uint32_t exchange_capacity(const exchange_seat *seat);
  * on its way. */
 void exchange_reseal(const exchange_seat *seat, uint32_t rank);
 
+/** The first two entries of a rank's list change places, and its checksum is right. */
+void exchange_swap_first(const exchange_seat *seat, uint32_t rank);
+
 /* -- exchange_world.c ------------------------------------------------------------------------- */
 
 /** Three ranks, tamis, a short vector of whole numbers; nothing goes wrong. */

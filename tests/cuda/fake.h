@@ -38,6 +38,9 @@ uint64_t fake_cuda_runs(const char *kind);
  * pageable memory, malloc and free of every kind. */
 uint64_t fake_cuda_blocking_calls(void);
 
+/** Calls that no step may make: those that wait, take memory or make a graph. */
+uint64_t fake_cuda_forbidden_calls(void);
+
 /** Calls that took memory, device or pinned. */
 uint64_t fake_cuda_allocations(void);
 

@@ -132,6 +132,11 @@ uint64_t fake_cuda_allocations(void) {
     return world.allocations;
 }
 
+uint64_t fake_cuda_forbidden_calls(void) {
+    return fake_cuda_blocking_calls() + fake_cuda_allocations() +
+           fake_cuda_calls("cudaGraphInstantiate");
+}
+
 fake_cuda_objects fake_cuda_alive(void) {
     unsigned comms = fake_nccl_comms();
     guard held(world.lock);

@@ -181,6 +181,18 @@ void pair_accumulate(pair *p, uint32_t number) {
     RANK_OK(p->self, tamis_reducer_accumulate(p->cpu, &host));
 }
 
+void pair_follow(pair *p, const float *given, const float *got, uint32_t count) {
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = p->host;
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(p->host, given + i * PAIR_N, p->bytes);
+        RANK_OK(p->self, tamis_reducer_start(p->cpu, &step));
+        RANK_OK(p->self, tamis_reducer_wait(p->cpu));
+        RANK_CHECK(p->self, memcmp(got + i * PAIR_N, p->host, p->bytes) == 0,
+                   "step %u differs from the CPU's", i);
+    }
+}
+
 /* -- comparison ------------------------------------------------------------------------------- */
 
 static void compare_results(pair *p) {

@@ -79,6 +79,9 @@ void pair_step(pair *p, uint32_t number, pair_ready how, tamis_status expected);
 /** A micro-batch. */
 void pair_accumulate(pair *p, uint32_t number);
 
+/** `count` steps on the CPU alone, of gradients `given`, which must become `got`. */
+void pair_follow(pair *p, const float *given, const float *got, uint32_t count);
+
 /** Gradients and residuals: both alike. */
 void pair_compare_vectors(pair *p);
 

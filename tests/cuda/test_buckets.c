@@ -283,23 +283,6 @@ static void enqueue_steps(pair *p, const float *given, float *got, uint32_t firs
     }
 }
 
-static void follow_on_cpu(pair *p, const float *given, const float *got, uint32_t count) {
-    tamis_step step = TAMIS_STEP_INIT;
-    step.grad = p->host;
-    for (uint32_t i = 0; i < count; i++) {
-        memcpy(p->host, given + i * PAIR_N, p->bytes);
-        RANK_OK(p->self, tamis_reducer_start(p->cpu, &step));
-        RANK_OK(p->self, tamis_reducer_wait(p->cpu));
-        RANK_CHECK(p->self, memcmp(got + i * PAIR_N, p->host, p->bytes) == 0,
-                   "step %u differs from the CPU's", i);
-    }
-}
-
-static uint64_t forbidden_calls(void) {
-    return fake_cuda_blocking_calls() + fake_cuda_allocations() +
-           fake_cuda_calls("cudaGraphInstantiate");
-}
-
 static void take_pinned(pair *p, float **given, float **got) {
     size_t bytes = (size_t)AHEAD * PAIR_N * sizeof(float);
     RANK_CUDA(p->self, cudaMallocHost((void **)given, bytes));
@@ -316,16 +299,17 @@ static void run_ahead(test_rank *self) {
     take_pinned(&p, &given, &got);
     enqueue_steps(&p, given, got, 0, FIRST);
     RANK_MEET(self);
-    uint64_t before = forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
+    uint64_t before = fake_cuda_forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
     RANK_MEET(self);
     enqueue_steps(&p, given, got, FIRST, AHEAD);
     RANK_MEET(self);
-    RANK_CHECK(self, forbidden_calls() == before, "allocations or synchronising calls in steps");
+    RANK_CHECK(self, fake_cuda_forbidden_calls() == before,
+               "allocations or synchronising calls in steps");
     RANK_CHECK(self, fake_cuda_calls("cudaGraphLaunch") > replays || getenv("TAMIS_GRAPHS"),
                "no step was replayed");
     RANK_MEET(self);
     RANK_CUDA(self, cudaStreamSynchronize(p.stream));
-    follow_on_cpu(&p, given, got, AHEAD);
+    pair_follow(&p, given, got, AHEAD);
     pair_step(&p, AHEAD, PAIR_START, TAMIS_OK); /* after which all of them have landed */
     cudaFreeHost(given);
     cudaFreeHost(got);
@@ -398,7 +382,7 @@ static void replay_captured(test_rank *self) {
     take_pinned(&p, &given, &got);
     run_and_replay(&p, given, got, kept);
     if (!self->failure[0])
-        follow_on_cpu(&p, given, kept, AHEAD);
+        pair_follow(&p, given, kept, AHEAD);
     if (self->failure[0])
         return;
     pair_step(&p, AHEAD, PAIR_START, TAMIS_OK);

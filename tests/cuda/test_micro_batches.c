@@ -124,11 +124,6 @@ static void enqueue_batches(pair *p, float *pinned, uint32_t first, uint32_t cou
     }
 }
 
-static uint64_t forbidden_calls(void) {
-    return fake_cuda_blocking_calls() + fake_cuda_allocations() +
-           fake_cuda_calls("cudaGraphInstantiate");
-}
-
 static void follow_on_cpu(pair *p, const float *pinned, uint32_t count) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = p->host;
@@ -155,11 +150,11 @@ static void run_in_order(test_rank *self) {
         data_fill_real(self->id, i, PAIR_N, pinned + i * PAIR_N);
     enqueue_batches(&p, pinned, 0, FIRST);
     RANK_MEET(self);
-    uint64_t before = forbidden_calls();
+    uint64_t before = fake_cuda_forbidden_calls();
     RANK_MEET(self);
     enqueue_batches(&p, pinned, FIRST, ALL - FIRST);
     RANK_MEET(self);
-    RANK_CHECK(self, forbidden_calls() == before, "allocations or synchronising calls");
+    RANK_CHECK(self, fake_cuda_forbidden_calls() == before, "allocations or synchronising calls");
     RANK_MEET(self);
     RANK_CUDA(self, cudaStreamSynchronize(p.stream));
     follow_on_cpu(&p, pinned, ALL);

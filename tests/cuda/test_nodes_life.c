@@ -67,10 +67,6 @@ static void test_all_ranks_decide_alike_on_nan(void **state) {
 
 /* -- graphs, the host, states ----------------------------------------------------------------- */
 
-static uint64_t forbidden_calls(void) {
-    return fake_cuda_blocking_calls() + fake_cuda_allocations();
-}
-
 static tamis_step step_of(const pair *p) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = p->grad;
@@ -91,12 +87,13 @@ static void run_ahead(test_rank *self) {
         return;
     pair_step(&p, 0, PAIR_START, TAMIS_OK);
     RANK_MEET(self);
-    uint64_t before = forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
+    uint64_t before = fake_cuda_forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
     RANK_MEET(self);
     for (int i = 0; i < 5 && !self->failure[0]; i++)
         start_alone(self, &p);
     RANK_MEET(self);
-    RANK_CHECK(self, forbidden_calls() == before, "allocations or synchronising calls in steps");
+    RANK_CHECK(self, fake_cuda_forbidden_calls() == before,
+               "allocations or synchronising calls in steps");
     RANK_CHECK(self, fake_cuda_calls("cudaGraphLaunch") > replays, "no step was replayed");
     RANK_MEET(self);
     tamis_step step = step_of(&p);

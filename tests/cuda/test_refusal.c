@@ -87,10 +87,7 @@ static void shorten_indices(exchange_seat *at) {
 }
 
 static void exchange_neighbours(exchange_seat *at) {
-    uint32_t *list = exchange_list(at, SENDER), first = list[0];
-    list[0] = list[1];
-    list[1] = first;
-    exchange_reseal(at, SENDER);
+    exchange_swap_first(at, SENDER);
 }
 
 static void repeat_index(exchange_seat *at) {

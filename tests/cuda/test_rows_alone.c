@@ -349,23 +349,6 @@ static void enqueue(pair *p, const float *given, float *got, uint32_t number) {
                                     cudaMemcpyDeviceToHost, p->stream));
 }
 
-static uint64_t forbidden_calls(void) {
-    return fake_cuda_blocking_calls() + fake_cuda_allocations() +
-           fake_cuda_calls("cudaGraphInstantiate");
-}
-
-static void follow_on_cpu(pair *p, const float *given, const float *got) {
-    tamis_step step = TAMIS_STEP_INIT;
-    step.grad = p->host;
-    for (uint32_t i = 0; i < AHEAD; i++) {
-        memcpy(p->host, given + i * PAIR_N, p->bytes);
-        RANK_OK(p->self, tamis_reducer_start(p->cpu, &step));
-        RANK_OK(p->self, tamis_reducer_wait(p->cpu));
-        RANK_CHECK(p->self, memcmp(got + i * PAIR_N, p->host, p->bytes) == 0,
-                   "step %u differs from the CPU's", i);
-    }
-}
-
 static void take_pinned(pair *p, float **given, float **got) {
     size_t bytes = (size_t)AHEAD * PAIR_N * sizeof(float);
     RANK_CUDA(p->self, cudaMallocHost((void **)given, bytes));
@@ -385,17 +368,18 @@ static void run_ahead(test_rank *self) {
     for (uint32_t i = 0; i < WARM && !self->failure[0]; i++)
         enqueue(&p, given, got, i);
     RANK_MEET(self);
-    uint64_t before = forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
+    uint64_t before = fake_cuda_forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
     RANK_MEET(self);
     for (uint32_t i = WARM; i < AHEAD && !self->failure[0]; i++)
         enqueue(&p, given, got, i);
     RANK_MEET(self);
-    RANK_CHECK(self, forbidden_calls() == before, "allocations or synchronising calls in steps");
+    RANK_CHECK(self, fake_cuda_forbidden_calls() == before,
+               "allocations or synchronising calls in steps");
     RANK_CHECK(self, fake_cuda_calls("cudaGraphLaunch") > replays || getenv("TAMIS_GRAPHS"),
                "no step was replayed");
     RANK_MEET(self);
     RANK_CUDA(self, cudaStreamSynchronize(p.stream));
-    follow_on_cpu(&p, given, got);
+    pair_follow(&p, given, got, AHEAD);
     pair_step(&p, AHEAD, PAIR_START, TAMIS_OK); /* after which all of them have landed */
     cudaFreeHost(given);
     cudaFreeHost(got);
@@ -436,7 +420,7 @@ static void run_captured(test_rank *self) {
         memcpy(kept + i * PAIR_N, got, p.bytes);
     }
     if (!self->failure[0])
-        follow_on_cpu(&p, all, kept);
+        pair_follow(&p, all, kept, AHEAD);
     cudaGraphExecDestroy(graph);
     cudaFreeHost(given);
     cudaFreeHost(got);

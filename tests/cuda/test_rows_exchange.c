@@ -104,10 +104,7 @@ static void point_past_the_rows(exchange_seat *at) {
 }
 
 static void exchange_neighbours(exchange_seat *at) {
-    uint32_t *list = exchange_list(at, SENDER), first = list[0];
-    list[0] = list[1];
-    list[1] = first;
-    exchange_reseal(at, SENDER);
+    exchange_swap_first(at, SENDER);
 }
 
 static void repeat_row(exchange_seat *at) {

@@ -23,12 +23,6 @@ enum { FIRST = 4, RANKS = 3 };
 
 /* -- ahead of the device ---------------------------------------------------------------------- */
 
-/* Calls that a step must not make. */
-static uint64_t forbidden_calls(void) {
-    return fake_cuda_blocking_calls() + fake_cuda_allocations() +
-           fake_cuda_calls("cudaGraphInstantiate");
-}
-
 static void run_ahead(test_rank *self) {
     const seat_order order = {.scheme = self->shared};
     seat s;
@@ -38,10 +32,11 @@ static void run_ahead(test_rank *self) {
     seat_join(self, &s, 0, FIRST);
     RANK_CUDA(self, cudaStreamSynchronize(s.stream));
     RANK_MEET(self);
-    uint64_t before = forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
+    uint64_t before = fake_cuda_forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
     seat_join(self, &s, FIRST, SEAT_STEPS - 1);
     RANK_MEET(self);
-    RANK_CHECK(self, forbidden_calls() == before, "allocations or synchronising calls in steps");
+    RANK_CHECK(self, fake_cuda_forbidden_calls() == before,
+               "allocations or synchronising calls in steps");
     RANK_CHECK(self, fake_cuda_calls("cudaGraphLaunch") > replays, "no step was replayed");
     RANK_MEET(self);
     RANK_CUDA(self, cudaStreamSynchronize(s.stream));
