@@ -276,7 +276,13 @@ static void test_no_damaged_message_is_silent(void **state) {
 
 /* -- a device that hangs ---------------------------------------------------------------------- */
 
-/* Freeing memory would wait for the device. */
+/* Read by LeakSanitizer where it is built in. Freeing memory would wait for the device, so what the
+ * device has in use stays. */
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) {
+    return "leak:leave_a_device_that_hangs\n";
+}
+
 static void leave_a_device_that_hangs(test_rank *self) {
     const pair_order *order = self->shared;
     pair p;
@@ -306,7 +312,7 @@ static void leave_a_device_that_hangs(test_rank *self) {
 static void test_a_device_that_hangs_holds_nobody(void **state) {
     pair_order order = usual();
     (void)state;
-    order.timeout_ms = test_stretch_ms(2000);
+    order.timeout_ms = test_stretch_ms(500);
     for (uint32_t size = 0; size <= SIZE; size += SIZE) {
         order.ranks_per_node = size;
         test_context("nodes of %u", size);
