@@ -57,8 +57,10 @@ static void test_all_nodes_give_the_bits_of_the_cpu(void **state) {
     static const char *const schemes[] = {"tamis", "cltk", "rotate+global+exact+union"};
     (void)state;
     for (size_t i = 0; i < COUNT(all); i++) {
-        compare(trial_of(schemes[i % 3], all[i], 1601, 0.05));
-        compare(trial_of(schemes[(i + 1) % 3], all[i], 64, 0.5));
+        if (test_drawn(2))
+            compare(trial_of(schemes[i % 3], all[i], 1601, 0.05));
+        if (test_drawn(2))
+            compare(trial_of(schemes[(i + 1) % 3], all[i], 64, 0.5));
     }
 }
 
@@ -81,6 +83,8 @@ static void test_however_gradients_and_results_lie(void **state) {
 static void test_buckets_and_the_order_of_readiness(void **state) {
     (void)state;
     for (int i = 0; i < 6; i++) {
+        if (!test_drawn(3))
+            continue;
         trial what = trial_of("tamis", i % 2 ? (nodes){4, 2} : (nodes){6, 3}, 3001, 0.02);
         what.bucket_length = 700;
         what.share = i / 2 % 2 ? TAMIS_SHARE_LENGTH : TAMIS_SHARE_NORM;

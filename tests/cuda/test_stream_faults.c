@@ -177,6 +177,8 @@ static void test_a_failing_launch_is_named_and_the_state_saved(void **state) {
         {"kernel", 1}, {"kernel", 3}, {"kernel", 4}, {"cudaGraphLaunch", 1}};
     (void)state;
     for (size_t i = 0; i < sizeof launches / sizeof launches[0]; i++) {
+        if (!test_drawn(2))
+            continue;
         ranks_run(2, short_ms(), fail_to_launch, &launches[i]);
         fake_cuda_reset();
     }

@@ -25,6 +25,10 @@ uint64_t outcome_stride(uint64_t most) {
     return most <= cases ? 1 : most / cases;
 }
 
+bool outcome_drawn(void) {
+    return asked || !TEST_SANITIZED || test_drawn(2);
+}
+
 void outcome_count(bool fired, bool failed) {
     injected += fired;
     errors += fired && failed;
