@@ -31,11 +31,11 @@ void outcome_free(outcome *o);
 /** Of `most` cases of a kind 2 are tried, in a quick run 1; or as many as the program's argument
  * says, a number or "all". */
 uint64_t outcome_stride(uint64_t most);
-
-/** Whether this configuration's turn has come: under a sanitizer, where every wait is three
- * times as long, one of two in a run, and the others on the next day. */
-bool outcome_drawn(void);
 void outcome_arguments(int argc, char **argv);
+
+/** Whether this configuration's turn has come: always, but under a sanitizer, where every wait is
+ * three times as long, one of two in a run, and the others on the next day. */
+bool outcome_drawn(void);
 
 /** Printed at the end. */
 void outcome_count(bool fired, bool failed);
