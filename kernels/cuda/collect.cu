@@ -103,28 +103,83 @@ static __device__ uint32_t fill_batch(const tam_cuda_accumulate &job, uint32_t f
     return all;
 }
 
-/* Block b of `blocks` copies the candidates of its runs of the pass, and visits each:
+/* A place on the way through the list, where a run of the pass is as long as it takes: its entries,
+ * and as many more as its chunks take without any. So no block gets all of a dense layer, nor all
+ * of an empty one. */
+struct waypoint {
+    uint32_t run;    /* that the place lies in */
+    uint32_t before; /* entries of the runs before it */
+    uint32_t entry;  /* the first one behind the place */
+};
+
+static __device__ __forceinline__ uint64_t way_of_run(const tam_cuda_accumulate &job) {
+    return 2 * job.grid.run; /* reading a chunk costs about as much as copying two entries */
+}
+
+/* Each thread goes through a part of the runs, from weight `way` on, `before` entries before them;
+ * whoever passes the place writes it. */
+static __device__ void look_for(const tam_cuda_accumulate &job, tam_run runs, uint64_t way,
+                                uint32_t before, uint64_t place, waypoint *to) {
+    for (uint32_t r = runs.first; r < runs.end; r++) {
+        uint32_t count = job.candidates.run_count[r];
+        uint64_t length = count + way_of_run(job);
+        if (way <= place && place < way + length) {
+            uint64_t inside = place - way;
+            *to = {r, before, before + (inside < count ? (uint32_t)inside : count)};
+        }
+        way += length;
+        before += count;
+    }
+}
+
+/* Where the share of block b of `blocks` begins and ends; in all threads. */
+static __device__ void find_share(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks,
+                                  waypoint *from, waypoint *to) {
+    using scan = cub::BlockScan<uint32_t, TAM_BLOCK_THREADS>;
+    __shared__ typename scan::TempStorage memory;
+    __shared__ waypoint ends[2];
+    tam_run runs = tam_run_of(0, job.grid.nruns, threadIdx.x, TAM_BLOCK_THREADS);
+    uint32_t count = 0, before, all;
+    for (uint32_t r = runs.first; r < runs.end; r++)
+        count += job.candidates.run_count[r];
+    scan(memory).ExclusiveSum(count, before, all);
+    uint64_t way = before + runs.first * way_of_run(job);
+    uint64_t whole = all + job.grid.nruns * way_of_run(job);
+    if (threadIdx.x == 0)
+        ends[1] = {job.grid.nruns, all, all}; /* the end of it all is in no run */
+    __syncthreads();
+    look_for(job, runs, way, before, whole * b / blocks, &ends[0]);
+    look_for(job, runs, way, before, whole * (b + 1) / blocks, &ends[1]);
+    __syncthreads();
+    *from = ends[0];
+    *to = ends[1];
+}
+
+/* Block b of `blocks` copies its share of the candidates, and visits each:
  * visit(magnitude, group). */
 template <typename VISIT>
-static __device__ void list_runs(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks,
-                                 VISIT visit) {
+static __device__ void list_share(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks,
+                                  VISIT visit) {
     __shared__ batch now;
     const tam_cuda_candidates &list = job.candidates;
-    tam_run runs = tam_run_of(0, job.grid.nruns, b, blocks);
-    tam_run chunks = tam_chunks_of(job.grid, runs);
-    uint32_t to = tam_sum_before(list.run_count, runs.first);
-    for (uint32_t i = chunks.first; i < chunks.end; i += TAM_BLOCK_THREADS) {
-        uint32_t all = fill_batch(job, i, chunks.end, &now);
-        for (uint32_t entry = threadIdx.x; entry < all; entry += TAM_BLOCK_THREADS) {
+    waypoint from, to;
+    find_share(job, b, blocks, &from, &to);
+    uint32_t before = from.before; /* entries before the batch */
+    for (uint32_t i = from.run * job.grid.run; i < job.grid.nchunks && before < to.entry;
+         i += TAM_BLOCK_THREADS) {
+        uint32_t all = fill_batch(job, i, job.grid.nchunks, &now);
+        uint32_t first = from.entry > before ? from.entry - before : 0;
+        uint32_t end = to.entry - before < all ? to.entry - before : all;
+        for (uint32_t entry = first + threadIdx.x; entry < end; entry += TAM_BLOCK_THREADS) {
             uint32_t chunk = chunk_with(now, entry);
-            uint32_t from = now.offset[chunk] + (entry - now.before[chunk]);
-            uint32_t magnitude = list.pool_magnitude[from];
-            list.index[to + entry] = list.pool_index[from];
-            list.magnitude[to + entry] = magnitude;
-            list.group[to + entry] = now.group[chunk];
+            uint32_t place = now.offset[chunk] + (entry - now.before[chunk]);
+            uint32_t magnitude = list.pool_magnitude[place];
+            list.index[before + entry] = list.pool_index[place];
+            list.magnitude[before + entry] = magnitude;
+            list.group[before + entry] = now.group[chunk];
             visit(magnitude, &now.group[chunk]);
         }
-        to += all;
+        before += all;
     }
 }
 
@@ -153,8 +208,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     if (blockIdx.x < summing)
         sum_groups(job, summing);
     else if (close_list(job))
-        list_runs(job, blockIdx.x - summing, gridDim.x - summing,
-                  [](uint32_t, const uint32_t *) {});
+        list_share(job, blockIdx.x - summing, gridDim.x - summing,
+                   [](uint32_t, const uint32_t *) {});
 }
 
 /* The list is written only if the cut takes it. */
@@ -166,10 +221,10 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     tam_count_list(cut, complete, (uint32_t)job.found->total, [&](auto visit) {
         if (blockIdx.x < summing)
             return;
-        list_runs(job, blockIdx.x - summing, gridDim.x - summing,
-                  [&](uint32_t magnitude, const uint32_t *group) {
-                      visit(tam_candidate_key(cut, magnitude, group));
-                  });
+        list_share(job, blockIdx.x - summing, gridDim.x - summing,
+                   [&](uint32_t magnitude, const uint32_t *group) {
+                       visit(tam_candidate_key(cut, magnitude, group));
+                   });
     });
 }
 

@@ -88,11 +88,11 @@ static __device__ void measure_groups(const tam_cuda_control &job) {
     }
 }
 
-/* Thread 0: the norm of the bucket. All that share k have them, or none: the first says so. */
+/* The norm of the bucket. All that share k have them, or none: the first says so. */
 static __device__ void add_norms(const tam_cuda_control &job, shared_state &shared) {
-    double sum = 0.0;
-    for (uint32_t g = 0; g < job.slots.nstats; g++)
-        sum += job.norms[g];
+    double sum = tam_add_in_order(job.norms, job.slots.nstats, 0.0);
+    if (threadIdx.x > 0)
+        return;
     shared.norm = sum;
     *job.norm = job.results.memory ? tam_mean_of(job.results, 0) : sum;
     if (job.share == 0)
@@ -113,10 +113,10 @@ static __device__ bool comes_before(const double *norms, uint32_t a, uint32_t b)
 
 /* Bitonic sort. A merge first compares mirror images, i with width - 1 - i, so every comparison
  * moves the later entry up. Entries past the end count as later than all and never move. */
-static __device__ void sort_groups(const tam_cuda_control &job) {
-    uint32_t ngroups = job.grid.ngroups;
+static __device__ __forceinline__ void sort_by(const double *norms, uint32_t ngroups,
+                                               uint32_t *order) {
     for (uint32_t g = threadIdx.x; g < ngroups; g += TAM_BLOCK_THREADS)
-        job.order[g] = g;
+        order[g] = g;
     __syncthreads();
     for (uint32_t width = 2; width < 2 * ngroups; width *= 2) {
         for (uint32_t flip = width - 1; flip > 0; flip = flip == width - 1 ? width / 4 : flip / 2) {
@@ -124,15 +124,33 @@ static __device__ void sort_groups(const tam_cuda_control &job) {
                 uint32_t j = i ^ flip;
                 if (j <= i || j >= ngroups)
                     continue;
-                uint32_t a = job.order[i], b = job.order[j];
-                if (comes_before(job.norms, b, a)) {
-                    job.order[i] = b;
-                    job.order[j] = a;
+                uint32_t a = order[i], b = order[j];
+                if (comes_before(norms, b, a)) {
+                    order[i] = b;
+                    order[j] = a;
                 }
             }
             __syncthreads();
         }
     }
+}
+
+/* In shared memory, if they fit. */
+static __device__ void sort_groups(const tam_cuda_control &job) {
+    enum { NEAR = 1024 };
+    __shared__ double norms[NEAR];
+    __shared__ uint32_t order[NEAR];
+    uint32_t ngroups = job.grid.ngroups;
+    if (ngroups > NEAR) {
+        sort_by(job.norms, ngroups, job.order);
+        return;
+    }
+    for (uint32_t g = threadIdx.x; g < ngroups; g += TAM_BLOCK_THREADS)
+        norms[g] = job.norms[g];
+    sort_by(norms, ngroups, order);
+    for (uint32_t g = threadIdx.x; g < ngroups; g += TAM_BLOCK_THREADS)
+        job.order[g] = order[g];
+    __syncthreads();
 }
 
 /* Every budget depends on those before it: thread 0 computes, the others load and store. */
@@ -200,8 +218,7 @@ static __device__ void learn(const tam_cuda_control &job, shared_state &shared) 
     if (has_levels && job.scheme.budget == TAM_BUDGET_NORM)
         find_groups(job);
     __syncthreads();
-    if (threadIdx.x == 0)
-        add_norms(job, shared);
+    add_norms(job, shared);
     if (has_levels)
         learn_levels(job, shared);
     else if (job.scheme.threshold == TAM_THRESHOLD_STEP && threadIdx.x == 0)

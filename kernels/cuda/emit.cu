@@ -63,20 +63,47 @@ static __device__ void put(writer *w, uint32_t key, uint32_t more, uint32_t equa
     w->checksum += tam_sum_word(TAM_SUM_INDICES, place, index);
 }
 
+enum { NEIGHBOURS = 4 };
+
+/* Neighbours in the list, for a thread: from entry `at` on, before `end`. */
+struct neighbours {
+    uint32_t key[NEIGHBOURS];
+    uint32_t both; /* how many are over the cutoff << 16, and equal to it */
+};
+
+static __device__ __forceinline__ neighbours load_keys(const tam_cuda_cut &job, uint64_t at,
+                                                       uint32_t end, uint32_t cutoff) {
+    neighbours mine;
+    mine.both = 0;
+#pragma unroll
+    for (uint32_t q = 0; q < NEIGHBOURS; q++)
+        mine.key[q] = at + q < end ? tam_list_key(job, (uint32_t)(at + q)) : 0;
+#pragma unroll
+    for (uint32_t q = 0; q < NEIGHBOURS; q++)
+        if (at + q < end)
+            mine.both += mine.key[q] > cutoff ? 1u << 16 : mine.key[q] == cutoff;
+    return mine;
+}
+
 static __device__ void emit_list(const tam_cuda_cut &job, writer *w) {
     using scan = cub::BlockScan<uint32_t, TAM_BLOCK_THREADS>;
     __shared__ typename scan::TempStorage memory;
     tam_run run = tam_list_run(job);
-    for (uint32_t at = run.first; at < run.end; at += TAM_BLOCK_THREADS) {
-        uint32_t i = at + threadIdx.x, key = 0, both = 0, before, all;
-        if (i < run.end) {
-            key = tam_list_key(job, i);
-            both = key > w->cutoff ? 1u << 16 : key == w->cutoff;
+    for (uint64_t from = run.first; from < run.end; from += NEIGHBOURS * TAM_BLOCK_THREADS) {
+        uint64_t at = from + NEIGHBOURS * threadIdx.x;
+        const neighbours mine = load_keys(job, at, run.end, w->cutoff);
+        uint32_t before, all;
+        scan(memory).ExclusiveSum(mine.both, before, all);
+        uint32_t more = w->more + (before >> 16), equal = w->equal + (before & 0xffffu);
+#pragma unroll
+        for (uint32_t q = 0; q < NEIGHBOURS; q++) {
+            uint32_t key = mine.key[q];
+            if (at + q >= run.end || key < w->cutoff)
+                continue;
+            put(w, key, more, equal, job.candidates.index[at + q]);
+            more += key > w->cutoff;
+            equal += key == w->cutoff;
         }
-        scan(memory).ExclusiveSum(both, before, all);
-        if (both > 0)
-            put(w, key, w->more + (before >> 16), w->equal + (before & 0xffffu),
-                job.candidates.index[i]);
         w->more += all >> 16;
         w->equal += all & 0xffffu;
         __syncthreads(); /* memory is reused */

@@ -118,8 +118,8 @@ typedef struct tam_cuda_scratch {
     uint32_t code_bytes; /* of the own list, packed */
     uint32_t absent;
     uint32_t damaged; /* a share that came: of values, of gradients in a node */
-    uint32_t touched, sealed, checked, counted, united, expanded, given, added, taken, surveyed,
-        applied; /* tickets */
+    uint32_t touched, packed, sealed, checked, counted, united, expanded, given, added, taken,
+        surveyed, applied; /* tickets */
 } tam_cuda_scratch;
 
 /** Blocks of 256 values whose sums a rank makes: two runs. */

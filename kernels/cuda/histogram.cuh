@@ -13,6 +13,11 @@ static __device__ __forceinline__ uint32_t tam_shift_of(uint32_t digit) {
     return digit == 0 ? 20 : digit == 1 ? 9 : 0;
 }
 
+/* Most magnitudes of a gradient share a few exponents, so most lanes of a warp would add to the
+ * same few words of the first digit, one after another. Of each bin there are copies, side by side,
+ * for lanes to share. */
+enum { TAM_COPIES = 4 };
+
 template <uint32_t EACH> static __device__ void tam_clear_bins(uint32_t *bins) {
     for (uint32_t i = threadIdx.x; i < EACH * TAM_DIGITS; i += TAM_BLOCK_THREADS)
         bins[i] = 0;
@@ -78,7 +83,7 @@ static __device__ void tam_begin_search(const tam_cuda_cut &job, uint32_t source
 template <typename WALK>
 static __device__ void tam_count_list(const tam_cuda_cut &job, bool complete, uint32_t count,
                                       WALK walk) {
-    __shared__ uint32_t bins[TAM_DIGITS];
+    __shared__ uint32_t bins[TAM_COPIES * TAM_DIGITS];
     __shared__ uint32_t reach;
     const tam_cuda_turn turn = *job.turn;
     tam_cuda_search *search = job.select.search;
@@ -87,13 +92,13 @@ static __device__ void tam_count_list(const tam_cuda_cut &job, bool complete, ui
         return;
     bool serves = turn.listed && complete;
     if (serves) {
-        uint32_t mine = 0;
-        tam_clear_bins<1>(bins);
+        uint32_t mine = 0, *copy = bins + threadIdx.x % TAM_COPIES;
+        tam_clear_bins<TAM_COPIES>(bins);
         walk([&](uint32_t key) {
-            atomicAdd(&bins[key >> tam_shift_of(0)], 1u);
+            atomicAdd(&copy[(key >> tam_shift_of(0)) * TAM_COPIES], 1u);
             mine += key >= turn.floor;
         });
-        tam_add_bins<1>(bins, job.select.histogram);
+        tam_add_bins<TAM_COPIES>(bins, job.select.histogram);
         if (threadIdx.x == 0)
             reach = 0;
         __syncthreads();

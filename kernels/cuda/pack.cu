@@ -33,36 +33,83 @@ static __device__ __forceinline__ uint64_t put_count(const packing &p, uint64_t 
     return sum + put_byte(p, at, count);
 }
 
-/* The counts; every CUDA block must know how long they are, the first one writes them.
- * @param sum  [in,out]  of the codes that this thread wrote */
-static __device__ __forceinline__ uint32_t pack_counts(const packing &p, bool writes,
+static __device__ __forceinline__ uint32_t *offsets_of(const tam_cuda_exchange &x, uint32_t r,
+                                                       uint32_t blocks) {
+    return x.slots.packed.offsets + (uint64_t)r * (blocks + 1);
+}
+
+/* Write the counts, whose offsets are known. One CUDA block.
+ * @param sum  [in,out]  of the codes that this thread wrote  @return their bytes */
+static __device__ __forceinline__ uint32_t pack_counts(const packing &p, const uint32_t *offsets,
                                                        uint64_t *sum) {
     uint32_t blocks = (uint32_t)tam_block16_blocks(p.span), done = 0;
-    for (uint32_t at = 0; at < blocks; at += TAM_BLOCK_THREADS) {
+    for (uint32_t at = 0; at < blocks; at += TAM_BLOCK_THREADS) { /* all threads alike */
         uint32_t b = at + threadIdx.x, count = 0, bytes = 0;
         if (b < blocks) {
-            uint64_t begin = (uint64_t)b << TAM_BLOCK16_BITS;
-            count = entries_below(p, begin + (1u << TAM_BLOCK16_BITS)) - entries_below(p, begin);
+            uint32_t end = b + 1 < blocks ? offsets[b + 1] : p.count;
+            count = end - offsets[b];
             bytes = count_bytes(count);
         }
         pair_sum places = scan_pair(0, bytes);
-        if (bytes > 0 && writes)
+        if (bytes > 0)
             *sum += put_count(p, done + low_of(places.before), count);
         done += (uint32_t)low_of(places.all);
     }
     return done;
 }
 
-/* @param bytes  [out]  of the codes  @return this thread's part of their checksum */
-static __device__ __forceinline__ uint64_t pack_block16(const packing &p, uint32_t *bytes) {
+/* First: where the blocks of the own list begin. The last CUDA block writes the counts. */
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count16(const tam_cuda_exchange x) {
+    const packing p = own_packing(x);
+    uint32_t blocks = (uint32_t)tam_block16_blocks(p.span);
+    uint32_t *offsets = offsets_of(x, x.slots.rank, blocks);
+    for (uint64_t b = tam_thread_of_grid(); b < blocks; b += tam_threads_of_grid())
+        offsets[b] = entries_below(p, b << TAM_BLOCK16_BITS);
+    if (!tam_last_block(&x.scratch->packed))
+        return;
     uint64_t sum = 0;
-    uint32_t counts = pack_counts(p, blockIdx.x == 0, &sum);
-    for (uint64_t i = tam_thread_of_grid(); i < p.count; i += tam_threads_of_grid()) {
-        uint32_t low = (uint32_t)position_of(p, (uint32_t)i);
-        sum += put_byte(p, counts + 2 * i, low); /* of any alignment */
-        sum += put_byte(p, counts + 2 * i + 1, low >> 8);
+    uint32_t bytes = pack_counts(p, offsets, &sum);
+    sum = tam_block_sum(sum);
+    if (threadIdx.x > 0)
+        return;
+    tam_add64(&x.scratch->sent, sum);
+    x.scratch->code_bytes = bytes + 2 * p.count;
+}
+
+static __device__ __forceinline__ uint64_t low16_of(const packing &p, uint32_t i) {
+    return position_of(p, i) & ((1u << TAM_BLOCK16_BITS) - 1);
+}
+
+/* Byte `at` of the codes, behind the counts. */
+static __device__ __forceinline__ uint64_t put_low_byte(const packing &p, uint32_t counts,
+                                                        uint32_t at) {
+    uint32_t i = at - counts;
+    return put_byte(p, at, (uint32_t)(low16_of(p, i / 2) >> 8 * (i % 2)));
+}
+
+/* The words that the low bits share with what is before them, and with nothing: byte by byte. */
+static __device__ __forceinline__ uint64_t pack_ends(const packing &p, uint32_t counts,
+                                                     uint32_t end) {
+    uint32_t whole = (counts + 3) / 4 * 4, head = whole < end ? whole : end;
+    uint32_t tail = end / 4 * 4 > head ? end / 4 * 4 : head;
+    uint32_t first = counts + threadIdx.x, last = tail + threadIdx.x;
+    return (first < head ? put_low_byte(p, counts, first) : 0) +
+           (last < end ? put_low_byte(p, counts, last) : 0);
+}
+
+/* The second: low bits, a word for each thread. @return this thread's part of their checksum */
+static __device__ __forceinline__ uint64_t pack_lows(const tam_cuda_exchange &x, const packing &p) {
+    uint32_t end = x.scratch->code_bytes, counts = end - 2 * p.count, odd = counts % 2;
+    uint64_t sum = blockIdx.x == 0 ? pack_ends(p, counts, end) : 0;
+    for (uint64_t w = (counts + 3) / 4 + tam_thread_of_grid(); w < end / 4;
+         w += tam_threads_of_grid()) {
+        uint32_t i = (uint32_t)(4 * w - counts) / 2;
+        uint64_t lows = low16_of(p, i) | low16_of(p, i + 1) << 16;
+        lows |= odd ? low16_of(p, i + 2) << 32 : 0;
+        uint32_t word = (uint32_t)(lows >> 8 * odd);
+        reinterpret_cast<uint32_t *>(p.codes)[w] = word;
+        sum += tam_sum_word(TAM_SUM_INDICES, w, word);
     }
-    *bytes = counts + 2 * p.count;
     return sum;
 }
 
@@ -89,7 +136,7 @@ static __device__ count_end read_count(const packing &p, uint32_t at) {
 static __device__ void read_counts(const tam_cuda_exchange &x, uint32_t r) {
     packing p = packing_from(x, r);
     uint32_t blocks = (uint32_t)tam_block16_blocks(p.span), seen = 0, bad = 0;
-    uint32_t *offsets = x.slots.packed.offsets + (uint64_t)r * (blocks + 1);
+    uint32_t *offsets = offsets_of(x, r, blocks);
     uint32_t bytes = p.count <= p.bytes / 2 ? p.bytes - 2 * p.count : 0;
     uint64_t done = 0;
     for (uint32_t at = 0; at < bytes; at += TAM_BLOCK_THREADS) { /* all threads alike */
@@ -121,7 +168,7 @@ static __device__ void unpack_lows(const tam_cuda_exchange &x, uint32_t r, uint3
                                    uint32_t end) {
     packing p = packing_from(x, r);
     uint32_t blocks = (uint32_t)tam_block16_blocks(p.span), faults = 0;
-    const uint32_t *offsets = x.slots.packed.offsets + (uint64_t)r * (blocks + 1);
+    const uint32_t *offsets = offsets_of(x, r, blocks);
     const unsigned char *lows = p.codes + (p.bytes - 2 * p.count);
     if (offsets[blocks] != p.count) /* refused */
         return;
@@ -232,12 +279,14 @@ static __device__ __forceinline__ uint32_t pack_list(uint32_t format, const pack
     }
 }
 
-/* Of a list that one block packs: the same. */
-static __device__ __forceinline__ uint64_t pack_alone(uint32_t format, const packing &p,
-                                                      uint32_t *bytes) {
-    *bytes = pack_list(format, p);
+/* One block packs it all. @return this thread's part of the checksum */
+static __device__ __forceinline__ uint64_t pack_alone(const tam_cuda_exchange &x,
+                                                      const packing &p) {
+    uint32_t bytes = pack_list(x.slots.packed.format, p);
+    if (threadIdx.x == 0)
+        x.scratch->code_bytes = bytes;
     __syncthreads(); /* the codes are written */
-    return tam_share_of_bytes(TAM_SUM_INDICES, p.codes, *bytes, 0, UINT32_MAX);
+    return tam_share_of_bytes(TAM_SUM_INDICES, p.codes, bytes, 0, UINT32_MAX);
 }
 
 static __device__ __forceinline__ uint32_t unpack_list(uint32_t format, const packing &p) {
@@ -254,13 +303,10 @@ static __device__ __forceinline__ uint32_t unpack_list(uint32_t format, const pa
 /* Two blocks of a multiprocessor at least: with fewer registers there are spills. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) pack(const tam_cuda_exchange x) {
     const packing p = own_packing(x);
-    uint32_t format = x.slots.packed.format, bytes;
-    uint64_t sum = tam_block_sum(format == TAMIS_INDEX_BLOCK16 ? pack_block16(p, &bytes)
-                                                               : pack_alone(format, p, &bytes));
+    bool many = x.slots.packed.format == TAMIS_INDEX_BLOCK16;
+    uint64_t sum = tam_block_sum(many ? pack_lows(x, p) : pack_alone(x, p));
     if (threadIdx.x == 0)
         tam_add64(&x.scratch->sent, sum);
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        x.scratch->code_bytes = bytes;
     if (!x.slots.with_values && tam_last_block(&x.scratch->sealed))
         tam_seal_slot(x, 0.0);
 }
@@ -290,10 +336,17 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack16(const tam_c
     }
 }
 
+static int launch_counts(const tam_cuda_exchange *job, void *stream) {
+    uint64_t blocks = tam_block16_blocks(job->slots.packed.span) / TAM_BLOCK_THREADS + 1;
+    return tam_launch(count16, tam_blocks_for(job, blocks), stream, *job);
+}
+
 extern "C" int tam_launch_pack(const tam_cuda_exchange *job, void *stream) {
-    bool many = job->slots.packed.format == TAMIS_INDEX_BLOCK16;
-    uint64_t pieces = tam_pieces_of(job->slots.capacity);
-    return tam_launch(pack, many ? tam_blocks_for(job, pieces) : 1, stream, *job);
+    if (job->slots.packed.format != TAMIS_INDEX_BLOCK16)
+        return tam_launch(pack, 1, stream, *job);
+    uint64_t words = job->slots.index_bytes / 4 / TAM_BLOCK_THREADS + 1;
+    int error = launch_counts(job, stream);
+    return error ? error : tam_launch(pack, tam_blocks_for(job, words), stream, *job);
 }
 
 extern "C" int tam_launch_unpack(const tam_cuda_exchange *job, void *stream) {

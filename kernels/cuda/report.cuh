@@ -10,8 +10,8 @@
 
 #include "lib/policy/rules.h"
 
-/* Thread 0 adds in the order of the host; the others load the sums into shared memory. */
-static __device__ double add_groups(const double *sums, uint32_t ngroups, double all) {
+/** Thread 0 adds in the order of the host; the others load the sums into shared memory. */
+static __device__ double tam_add_in_order(const double *sums, uint32_t ngroups, double all) {
     __shared__ double near[TAM_BLOCK_THREADS];
     for (uint32_t first = 0; first < ngroups; first += TAM_BLOCK_THREADS) {
         uint32_t most = ngroups - first < TAM_BLOCK_THREADS ? ngroups - first : TAM_BLOCK_THREADS;
@@ -103,7 +103,7 @@ static __device__ void tam_report(const tam_cuda_reporting &job) {
     __shared__ own_figures own;
     double acc_sum = 0.0;
     for (uint32_t b = 0; b < job.nbuckets; b++)
-        acc_sum = add_groups(job.all[b].group_sums, job.all[b].nsums, acc_sum);
+        acc_sum = tam_add_in_order(job.all[b].group_sums, job.all[b].nsums, acc_sum);
     load_figures(job, &own);
     if (threadIdx.x > 0)
         return;

@@ -157,13 +157,13 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) expand(const tam_cud
     for (uint64_t at = (uint64_t)blockIdx.x * TAM_PIECE; at < count;
          at += (uint64_t)gridDim.x * TAM_PIECE) {
         uint32_t end = count - at < TAM_PIECE ? count : (uint32_t)at + TAM_PIECE;
-        tam_walk_shares(x, (uint32_t)at, end, TAM_SENT, [&](uint32_t i, uint64_t place) {
-            uint32_t index = x.rows.united[i / length] * length + i % length;
-            float value = x.acc[index];
-            x.indices[i] = index;
-            x.values[place] = value;
-            return tam_bits_of(value);
-        });
+        auto element = [&](uint32_t i) { return x.rows.united[i / length] * length + i % length; };
+        tam_walk_shares(
+            x, (uint32_t)at, end, TAM_SENT, [&](uint32_t i, uint64_t) { return x.acc[element(i)]; },
+            [&](uint32_t i, uint64_t place, float value) {
+                x.indices[i] = element(i);
+                x.values[place] = value;
+            });
     }
     if (!tam_last_block(&x.scratch->expanded))
         return;

@@ -17,11 +17,6 @@ enum { DIGITS = 3 };
 
 /* -- histograms ------------------------------------------------------------------------------- */
 
-/* Most magnitudes of a gradient share a few exponents, so most lanes of a warp would add to the
- * same few words, one after another. Of each bin there are copies, side by side, for lanes to
- * share. */
-enum { COPIES = 4 };
-
 /* Number of entries in the histogram, in all threads. */
 static __device__ uint32_t sum_bins(const volatile uint32_t *histogram) {
     using reduce = cub::BlockReduce<uint32_t, TAM_BLOCK_THREADS>;
@@ -45,15 +40,15 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_list(const tam
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_chunks(const tam_cuda_cut job) {
-    __shared__ uint32_t bins[COPIES * TAM_DIGITS];
+    __shared__ uint32_t bins[TAM_COPIES * TAM_DIGITS];
     if (job.select.search->source != TAM_FROM_CHUNKS)
         return;
-    tam_clear_bins<COPIES>(bins);
-    uint32_t *mine = bins + threadIdx.x % COPIES;
+    tam_clear_bins<TAM_COPIES>(bins);
+    uint32_t *mine = bins + threadIdx.x % TAM_COPIES;
     tam_walk_chunks(
-        job, [&](uint32_t key) { atomicAdd(&mine[(key >> tam_shift_of(0)) * COPIES], 1u); },
+        job, [&](uint32_t key) { atomicAdd(&mine[(key >> tam_shift_of(0)) * TAM_COPIES], 1u); },
         [](uint32_t) {});
-    tam_add_bins<COPIES>(bins, job.select.histogram);
+    tam_add_bins<TAM_COPIES>(bins, job.select.histogram);
     if (tam_last_block(&job.select.search->ticket[1]))
         tam_begin_search(job, TAM_FROM_CHUNKS, sum_bins(job.select.histogram));
 }

@@ -162,15 +162,15 @@ static __device__ uint64_t survey_piece(const tam_cuda_exchange &x, uint32_t pie
     uint32_t begin = piece * TAM_PIECE, left = count - begin;
     double squares = 0.0, kept = 0.0;
     uint64_t bad = 0;
-    tam_walk_shares(x, begin, begin + (left < TAM_PIECE ? left : TAM_PIECE), TAM_SUMS,
-                    [&](uint32_t i, uint64_t place) {
-                        float sum = x.values[place];
-                        bad += !stays_finite(sum, x.divisor);
-                        squares += (double)sum * sum;
-                        float error = x.rounded.blocks > 0 ? x.errors[i] : 0.0f;
-                        kept += (double)error * error;
-                        return tam_bits_of(sum);
-                    });
+    tam_walk_shares(
+        x, begin, begin + (left < TAM_PIECE ? left : TAM_PIECE), TAM_SUMS,
+        [&](uint32_t, uint64_t place) { return x.values[place]; },
+        [&](uint32_t i, uint64_t, float sum) {
+            bad += !stays_finite(sum, x.divisor);
+            squares += (double)sum * sum;
+            float error = x.rounded.blocks > 0 ? x.errors[i] : 0.0f;
+            kept += (double)error * error;
+        });
     if (x.match > 0.0) /* all threads alike */
         put_sum(squares, &x.value_sums[piece]);
     if (x.rounded.blocks > 0)

@@ -56,21 +56,48 @@ static __device__ __forceinline__ uint32_t tam_piece_end(uint32_t first, uint32_
     return count - first < TAM_PIECE ? count : first + TAM_PIECE;
 }
 
-/** For the entries from `begin` to `end` - 1: work(i, place) gives a word, which becomes part of
- * the check of its share. Thread t takes begin + t, and those 256 apart from it. The whole block
- * calls it. */
-template <typename WORK>
+enum { TAM_SHARES_AT_ONCE = 4 };
+
+/* The entries i, i + 256, ... before `upto` of one share, which begins with `first`. Several are
+ * loaded before the first is used. @return this thread's part of the check */
+template <typename LOAD, typename WORK>
+static __device__ __forceinline__ uint64_t tam_walk_share(uint32_t i, uint32_t first, uint32_t upto,
+                                                          uint64_t shift, LOAD load, WORK work) {
+    uint64_t sum = 0;
+    for (uint64_t j = i; j < upto; j += TAM_SHARES_AT_ONCE * TAM_BLOCK_THREADS) {
+        float value[TAM_SHARES_AT_ONCE];
+#pragma unroll
+        for (uint32_t q = 0; q < TAM_SHARES_AT_ONCE; q++) {
+            uint64_t at = j + q * TAM_BLOCK_THREADS;
+            value[q] = at < upto ? load((uint32_t)at, at + shift) : 0.0f;
+        }
+#pragma unroll
+        for (uint32_t q = 0; q < TAM_SHARES_AT_ONCE; q++) {
+            uint64_t at = j + q * TAM_BLOCK_THREADS;
+            if (at >= upto)
+                break;
+            work((uint32_t)at, at + shift, value[q]);
+            sum += tam_sum_word(TAM_SUM_VALUES, (uint32_t)at - first, tam_bits_of(value[q]));
+        }
+    }
+    return sum;
+}
+
+/** For the entries from `begin` to `end` - 1: value = load(i, place), then work(i, place, value);
+ * the values become part of the checks of their shares. Thread t takes begin + t, and those 256
+ * apart from it, ascending. The whole block calls it. */
+template <typename LOAD, typename WORK>
 static __device__ __forceinline__ void tam_walk_shares(const tam_cuda_exchange &x, uint32_t begin,
-                                                       uint32_t end, uint32_t which, WORK work) {
+                                                       uint32_t end, uint32_t which, LOAD load,
+                                                       WORK work) {
     uint32_t values = tam_share_values(x);
     for (uint32_t at = begin; at < end;) {
         uint32_t share = at / values, first = share * values;
         uint32_t upto = end - first > values ? first + values : end;
         uint32_t i = at - (at - begin) % TAM_BLOCK_THREADS + threadIdx.x;
-        uint64_t sum = 0;
-        for (i += i < at ? TAM_BLOCK_THREADS : 0; i < upto; i += TAM_BLOCK_THREADS)
-            sum += tam_sum_word(TAM_SUM_VALUES, i - first,
-                                work(i, i + (uint64_t)share * TAM_SHARE_CHECK));
+        i += i < at ? TAM_BLOCK_THREADS : 0;
+        uint64_t sum =
+            tam_walk_share(i, first, upto, (uint64_t)share * TAM_SHARE_CHECK, load, work);
         if (x.checked) { /* all threads alike */
             sum = tam_block_sum(sum);
             if (threadIdx.x == 0)

@@ -59,6 +59,15 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_
 
 /* -- check: lists ----------------------------------------------------------------------------- */
 
+/* Entries, or words of codes, that a block checks at a time. Few: to find the part of an entry
+ * takes some ten loads, one after another, and only other warps hide them. */
+enum { CHECKED = 512 };
+
+/* Of the longest list. */
+TAM_SHARED uint32_t checks_of(const tam_cuda_slots &slots) {
+    return (tam_slot_words(slots) + CHECKED - 1) / CHECKED;
+}
+
 /* Whether the lists of ranks cannot overlap: then a range has as many entries as its runs. */
 static __device__ __forceinline__ bool is_exclusive(const tam_cuda_exchange &x) {
     return x.scheme.ownership != TAM_OWN_ALL;
@@ -118,8 +127,8 @@ static __device__ uint64_t share_of_indices(const tam_cuda_exchange &x, uint32_t
                                             uint32_t piece) {
     uint32_t bytes =
         tam_is_packed(x.slots) ? tam_code_bytes_of(x.slots, r) : tam_count_of(x.slots, r) * 4;
-    return tam_share_of_bytes(TAM_SUM_INDICES, tam_codes_of(x.slots, r), bytes, piece * TAM_PIECE,
-                              (piece + 1) * TAM_PIECE);
+    return tam_share_of_bytes(TAM_SUM_INDICES, tam_codes_of(x.slots, r), bytes, piece * CHECKED,
+                              (piece + 1) * CHECKED);
 }
 
 /* pairs: of the values from entry `first` on, before `end`. @param faults  [in,out] */
@@ -135,25 +144,52 @@ static __device__ uint64_t share_of_values(const tam_cuda_exchange &x, uint32_t 
     return tam_share_of_bytes(TAM_SUM_VALUES, values, bytes, begin / 4, (bytes + 3) / 4);
 }
 
+/* What a thread has found in the pieces of one rank's list. */
+struct findings {
+    uint64_t sum;
+    uint32_t faults;
+};
+
 /* Check one piece of the list of rank r; the first piece includes the head. */
-static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint32_t piece) {
+static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint32_t piece,
+                                   findings *found) {
     const uint32_t *list = tam_indices_of(x.slots, r);
-    uint32_t count = tam_count_of(x.slots, r), begin = piece * TAM_PIECE, faults = 0;
-    uint32_t end = begin + TAM_PIECE < count ? begin + TAM_PIECE : count;
+    uint32_t count = tam_count_of(x.slots, r), begin = piece * CHECKED;
+    uint32_t end = begin + CHECKED < count ? begin + CHECKED : count;
     uint32_t part = x.still ? r : tam_scheme_part(x.scheme, x.turn->step, r, x.slots.nranks);
     if (piece > 0 && begin >= count && !tam_is_packed(x.slots)) /* all threads alike */
         return;
-    uint64_t sum = piece == 0 ? tam_share_of_head(x.slots, r) : 0;
-    sum += share_of_indices(x, r, piece);
+    found->sum += piece == 0 ? tam_share_of_head(x.slots, r) : 0;
+    found->sum += share_of_indices(x, r, piece);
     if (x.slots.with_values && begin < end)
-        sum += share_of_values(x, r, begin, end, &faults);
+        found->sum += share_of_values(x, r, begin, end, &found->faults);
     for (uint32_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS)
-        faults |= fault_of(x, part, list, i);
-    sum = tam_block_sum(sum);
+        found->faults |= fault_of(x, part, list, i);
+}
+
+/* All threads of the block, at the end of its pieces of one rank's list. */
+static __device__ void report_findings(const tam_cuda_exchange &x, uint32_t r,
+                                       const findings &found) {
+    uint64_t sum = tam_block_sum(found.sum);
     if (threadIdx.x == 0)
         tam_add64(&x.tallies[r].checksum, sum);
-    if (faults)
-        atomicOr(&x.tallies[r].faults, faults);
+    if (found.faults)
+        atomicOr(&x.tallies[r].faults, found.faults);
+}
+
+static __device__ void check_lists(const tam_cuda_exchange &x) {
+    uint32_t pieces = checks_of(x.slots), rank = 0;
+    findings found = {0, 0};
+    for (uint64_t i = blockIdx.x; i < (uint64_t)pieces * x.slots.nranks; i += gridDim.x) {
+        uint32_t r = (uint32_t)(i / pieces);
+        if (r != rank) { /* all threads alike */
+            report_findings(x, rank, found);
+            found = {0, 0};
+            rank = r;
+        }
+        check_piece(x, r, (uint32_t)(i % pieces), &found);
+    }
+    report_findings(x, rank, found);
 }
 
 /* -- check: the verdict ----------------------------------------------------------------------- */
@@ -232,11 +268,9 @@ static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_cuda_exchange x) {
     __shared__ totals all;
-    uint32_t pieces = tam_pieces_of(tam_slot_words(x.slots));
     if (x.scratch->verdict.status != TAMIS_OK) /* as the slot was sealed: broken */
         return;
-    for (uint64_t i = blockIdx.x; i < (uint64_t)pieces * x.slots.nranks; i += gridDim.x)
-        check_piece(x, (uint32_t)(i / pieces), (uint32_t)(i % pieces));
+    check_lists(x);
     search_runs(x);
     if (!tam_last_block(&x.scratch->checked))
         return;
@@ -264,6 +298,6 @@ extern "C" int tam_launch_seal(const tam_cuda_exchange *job, void *stream) {
 }
 
 extern "C" int tam_launch_check(const tam_cuda_exchange *job, void *stream) {
-    uint64_t pieces = tam_pieces_of(tam_slot_words(job->slots));
+    uint64_t pieces = checks_of(job->slots);
     return tam_launch(check, tam_blocks_for(job, pieces * job->slots.nranks), stream, *job);
 }

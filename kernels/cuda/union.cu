@@ -16,22 +16,36 @@ enum { WORDS = TAM_RANGE_WORDS / TAM_BLOCK_THREADS }; /* of a range, for each th
 
 /* -- one range -------------------------------------------------------------------------------- */
 
-/* Set the bits of a range. Warps take ranks, lanes take entries. The whole block must call it. */
+/* Set the bits of the entries i, i + step, ... of a list. The loads do not wait for each other. */
+static __device__ __forceinline__ void set_listed(const uint32_t *list, uint32_t i, uint32_t end,
+                                                  uint32_t step, uint32_t bits[TAM_RANGE_WORDS]) {
+    enum { AT_ONCE = 4 };
+    for (uint64_t j = i; j < end; j += AT_ONCE * step) {
+        uint32_t at[AT_ONCE];
+#pragma unroll
+        for (uint32_t q = 0; q < AT_ONCE; q++)
+            at[q] = j + q * step < end ? list[j + q * step] % TAM_RANGE : (uint32_t)TAM_RANGE;
+#pragma unroll
+        for (uint32_t q = 0; q < AT_ONCE; q++)
+            if (at[q] < TAM_RANGE)
+                atomicOr(&bits[at[q] / 32], 1u << at[q] % 32);
+    }
+}
+
+/* Set the bits of a range. Warps take ranks, several warps a rank if there are few; lanes take
+ * entries. The whole block must call it. */
 static __device__ __forceinline__ void set_bits(const tam_cuda_exchange &x, uint32_t range,
                                                 uint32_t bits[TAM_RANGE_WORDS]) {
-    const uint32_t *runs = x.ranges.runs + (uint64_t)range * x.slots.nranks;
+    uint32_t nranks = x.slots.nranks,
+             each = nranks < TAM_BLOCK_WARPS ? TAM_BLOCK_WARPS / nranks : 1;
+    const uint32_t *runs = x.ranges.runs + (uint64_t)range * nranks;
     __syncthreads(); /* the previous range may still be read */
     for (uint32_t i = threadIdx.x; i < TAM_RANGE_WORDS; i += TAM_BLOCK_THREADS)
         bits[i] = 0;
     __syncthreads();
-    for (uint32_t r = threadIdx.x / 32; r < x.slots.nranks; r += TAM_BLOCK_WARPS) {
-        const uint32_t *list = tam_indices_of(x.slots, r);
-        uint32_t end = runs[x.slots.nranks + r];
-        for (uint32_t i = runs[r] + threadIdx.x % 32; i < end; i += 32) {
-            uint32_t at = list[i] % TAM_RANGE;
-            atomicOr(&bits[at / 32], 1u << at % 32);
-        }
-    }
+    uint32_t warp = threadIdx.x / 32, lane = warp % each * 32 + threadIdx.x % 32;
+    for (uint32_t r = warp / each; r < nranks; r += TAM_BLOCK_WARPS / each)
+        set_listed(tam_indices_of(x.slots, r), runs[r] + lane, runs[nranks + r], 32 * each, bits);
     __syncthreads();
 }
 
@@ -79,12 +93,13 @@ static __device__ __forceinline__ void write_indices(uint32_t range, uint32_t at
 static __device__ __forceinline__ double gather_range(const tam_cuda_exchange &x, uint32_t first,
                                                       uint32_t entries) {
     double squares = 0.0;
-    tam_walk_shares(x, first, first + entries, TAM_SENT, [&](uint32_t i, uint64_t place) {
-        float value = x.acc[x.indices[i]];
-        x.values[place] = value;
-        squares += (double)value * value;
-        return tam_bits_of(value);
-    });
+    tam_walk_shares(
+        x, first, first + entries, TAM_SENT,
+        [&](uint32_t i, uint64_t) { return x.acc[x.indices[i]]; },
+        [&](uint32_t, uint64_t place, float value) {
+            x.values[place] = value;
+            squares += (double)value * value;
+        });
     return squares;
 }
 
