@@ -1,27 +1,32 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# Everything that needs a GPU, in one command: parity with the CPU, speed and baselines, replayed
-# graphs, checkers, several NCCL ranks on one device; after the build under 6 minutes, the most
-# important first. Records go to bench/results/<gpu>-<date>.jsonl, a summary to stdout; the last line
-# is "N passed, N failed, N skipped".
+# Everything that needs a GPU, in three parts; each takes less than 9 minutes after the build, what
+# decides most comes first, and what a step has found is kept when a later one hangs. Records go to
+# bench/results/<gpu>-<date>-<part>.jsonl, a summary to stdout; the last line is
+# "N passed, N failed, N skipped".
 #
-#     bash tests/gpu.sh [--sweep] [--build-only | --bundle FOLDER | --run-only]
+#     bash tests/gpu.sh [first | speed | deep | sweep] [--build-only | --bundle FOLDER | --run-only]
 #
+#     first             is it right: parity with the CPU, replayed graphs, two NCCL ranks on one GPU,
+#                       PyTorch; and how fast the pass is
+#     speed             the step, by kernel too, against the copy rate, CUB and PyTorch
+#     deep              three NCCL ranks, a dead one, checkers of memory and races, large vectors
+#     sweep             other values of the parameters in tests/gpu/sweep.txt, each compiled into a
+#                       library and timed against the present one, and what to change
+#     (nothing)         first, speed, deep
 #     --build-only      build what the rest needs, and stop; needs no GPU
 #     --bundle FOLDER   the same, and put all that --run-only needs there, libraries included, for a
-#                       machine that has only a driver: cd FOLDER && bash tests/gpu.sh --run-only
+#                       machine that has only a driver: cd FOLDER && bash tests/gpu.sh PART --run-only.
+#                       The bundle of sweep is for all parts
 #     --run-only        build nothing
-#     --sweep           in place of all that: other values of the parameters in tests/gpu/sweep.txt,
-#                       each compiled into a library and timed against the present one, and what to
-#                       change; under 4 minutes. A bundle made with --sweep is for both
 #
 # To build, it needs bash, cmake, ninja or make, nvcc, pkg-config and xxhash. NCCL, jansson (for
-# tamis_perf), cmocka (for one parity test), compute-sanitizer, Python and PyTorch are optional: what
-# needs them is skipped, with a count. No network, no MPI. Without a GPU it builds, says so and ends
-# with 77.
+# tamis_perf), cmocka (for one parity test), compute-sanitizer, ncu, Python and PyTorch are optional:
+# what needs them is skipped, with a count. No network, no MPI. Without a GPU it builds, says so and
+# ends with 77.
 #
-# What a step has found is kept when a later one hangs: with OUT=FOLDER also there, in three files.
+# With OUT=FOLDER records, summary and logs are there, too, after every step.
 #
 #     TAMIS_DEPS=DIR     unpacked Debian packages that hold what the system does not
 #     TAMIS_COMMIT       what to call a tree without git
@@ -33,21 +38,24 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$top" || exit 1
 exec </dev/null
 
-mode=all bundle='' sweep=''
-if [ "${1:-}" = --sweep ]; then
-    sweep=--sweep
-    shift
-fi
+mode=all bundle='' parts='first speed deep' sweep=''
+case ${1:-} in
+    first | speed | deep | sweep)
+        parts=$1
+        shift ;;
+esac
 case "$#:${1:-}" in
     0:) ;;
     1:--build-only | 1:--run-only) mode=${1#--} ;;
     2:--bundle) mode=build-only bundle=$2 ;;
-    *) echo "usage: bash tests/gpu.sh [--sweep] [--build-only | --bundle FOLDER | --run-only]" >&2; exit 2 ;;
+    *)
+        echo "usage: bash tests/gpu.sh [first | speed | deep | sweep]" \
+            "[--build-only | --bundle FOLDER | --run-only]" >&2
+        exit 2 ;;
 esac
+[ "$parts" = sweep ] && sweep=--sweep
 
-BUILD_S=360 # of the build
-RUN_S=350   # of all that follows
-[ -z "$sweep" ] || { BUILD_S=1500 RUN_S=235; } # the kernels several times
+PART_S=530 # of each part
 build=${TAMIS_GPU_BUILD:-build/gpu}
 mkdir -p "$build/logs" || exit 1
 build=$(cd "$build" && pwd)
@@ -81,7 +89,7 @@ unset TAMIS_DEPS TAMIS_GPU_BUILD TAMIS_GPU_ARCH TAMIS_COMMIT
 # -- steps -------------------------------------------------------------------------------------
 
 passed=0 failed=0 skipped=0
-SECONDS=0 total_s=$BUILD_S
+SECONDS=0 total_s=1000000 # a build takes what it takes
 
 keep() {
     [ -z "${OUT:-}" ] || cp "$results" "$summary" "$all" "$OUT/"
@@ -127,11 +135,11 @@ step() {
     return $status
 }
 
-file_records() { # what, behind the date
+file_records() { # part
     local name out
     name=$(tr -cs 'A-Za-z0-9\n' '-' <<<"$gpu" | tr 'A-Z' 'a-z')
     mkdir -p bench/results
-    out=bench/results/$name-$(date -u +%F)$1.jsonl
+    out=bench/results/$name-$(date -u +%F)-$1.jsonl
     cp "$results" "$out" && echo "Records: $out; logs: $logs"
 }
 
@@ -157,7 +165,7 @@ build_programs() {
     local wanted=(tamis) have target
     have=$(cmake --build "$build" --target help) || return 1
     for target in tamis_info tamis_perf tamis_syncs tamis_cub gpu_test_step gpu_nccl_ranks gpu_pass \
-        test_gpu_device ${sweep:+gpu_sweep}; do
+        test_gpu_device tamis_python ${sweep:+gpu_sweep}; do
         grep -qw "$target" <<<"$have" && wanted+=("$target")
     done
     echo "Targets: ${wanted[*]}"
@@ -167,8 +175,8 @@ build_programs() {
 if [ $mode != run-only ]; then
     export build architecture cores sweep
     export -f configure build_programs
-    step configure 90 bash -c configure || finish 1
-    step build $((BUILD_S - 90)) bash -c build_programs || finish 1
+    step configure 600 bash -c configure || finish 1
+    step build 7200 bash -c build_programs || finish 1
     grep -E '^-- (CUDA|NCCL|BENCH|TESTS):' "$logs/configure.log"
 fi
 if [ -n "$bundle" ]; then
@@ -176,7 +184,6 @@ if [ -n "$bundle" ]; then
     cat "$logs/bundle.log"
 fi
 [ $mode = build-only ] && finish
-total_s=$((SECONDS + RUN_S))
 
 program() { # file name -> path; empty if it was not built
     find "$build" -name "$1" -type f -perm -u+x | head -n 1
@@ -193,6 +200,7 @@ if [ -z "$gpu" ]; then
     echo "There is no GPU here (nvidia-smi finds none): nothing else was run."
     finish 77
 fi
+torch_libraries=${torch_libraries:-${LD_LIBRARY_PATH:-}} # a bundle says another
 test_device=$(find "$build/tests/gpu" -name test_device -type f 2>/dev/null)
 test_step=$(program gpu_test_step) nccl_ranks=$(program gpu_nccl_ranks) pass=$(program gpu_pass)
 syncs=$(find "$build" -name 'libtamis_syncs.so' | head -n 1)
@@ -207,12 +215,6 @@ describe() {
     printf '"commit":"%s","date":"%s","kernel":"%s","cores":%s}\n' "$commit" \
         "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$(uname -r)" "$cores"
 }
-describe >"$logs/machine.jsonl"
-cat "$logs/machine.jsonl" >>"$results"
-echo "$gpu, $(date -u +%F)"
-
-# -- device and parity -------------------------------------------------------------------------
-
 # run NAME PROGRAM SECONDS COMMAND...: a step, or a skip where the program was not built.
 run() {
     local name=$1 needs=$2 limit=$3
@@ -224,89 +226,48 @@ run() {
     step "$name" "$limit" "$@"
 }
 
-run info "$info" 30 "$info"
-if [ -n "$sweep" ]; then
-    . tests/gpu/sweep.sh
-    file_records -sweep
-    finish
-fi
-run device "$cub" 30 "$cub" device
-run parity_kernels "$test_device" 60 "$test_device"
-run parity_step_1 "$test_step" 60 "$test_step" 1
-
-# -- speed -------------------------------------------------------------------------------------
-
-# perf NAME ARGUMENTS...: steps replayed as a graph, calls that wait counted, bits compared.
+# Steps replayed as a graph, calls that wait counted: perf NAME ARGUMENTS...
 transport=nccl
 [ -n "$nccl_ranks" ] || transport=local # then the host drives the steps: nothing is replayed
+perf_command=(env LD_PRELOAD="$syncs" "$perf" --device cuda --transport $transport --output sparse
+    --iters 30 --threads "$cores" --segments 161)
 perf() {
     local name=$1
     shift
-    run "$name" "$perf" 60 env LD_PRELOAD="$syncs" "$perf" --device cuda --transport $transport \
-        --output sparse --iters 30 --threads "$cores" --segments 161 --json - "$@"
+    run "$name" "$perf" 60 "${perf_command[@]}" --json - "$@"
 }
 
-both=0.01,0.001
-for n in 25000000 138000000; do
-    for grad in fp32 bf16; do
-        perf perf_${n}_$grad --elements $n --grad $grad --density $both
-    done
-    run pass_$n "$pass" 40 "$pass" $n
-done
-perf perf_dense_output --elements 138000000 --density 0.01 --output dense
-perf perf_exact --elements 138000000 --density 0.01 --check 0 --scheme cyclic+global+predict+union
-perf perf_threshold --elements 138000000 --density 0.01 --check 0 --capacity 1.5 \
-    --scheme cyclic+global+step+union
-for n in 25000000 138000000; do
-    for density in 0.01 0.001; do
-        run cub_${n}_$density "$cub" 30 "$cub" $n $density
-        run torch_${n}_$density yes 60 python3 bench/gpu/torch_topk.py $n $density
-    done
-done
-
-run goals "$(command -v python3)" 20 python3 tests/gpu/goals.py "$results"
-cat "$logs/goals.log" 2>/dev/null
-
-# -- more ranks, over pinned memory ------------------------------------------------------------
-
-for ranks in 2 3; do
-    run parity_step_$ranks "$test_step" 60 "$test_step" $ranks
-done
-
-# -- several NCCL ranks on one device: correctness only, never timed ---------------------------
-
-# Ranks pass for machines, joined by sockets over the loopback; every other path, and what would
-# start more threads, is off. Few blocks, for the ranks' kernels must run at the same time.
+# Several NCCL ranks on one GPU, for correctness only, never timed: ranks pass for machines, joined
+# by sockets over the loopback; every other path, and what would start more threads, is off. Few
+# blocks, for the ranks' kernels must run at the same time.
 nccl_one_gpu=(env NCCL_NET=Socket NCCL_NET_PLUGIN=none NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo
     NCCL_SOCKET_FAMILY=AF_INET NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_MNNVL_ENABLE=0
     NCCL_NVLS_ENABLE=0 NCCL_GIN_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0
-    NCCL_MAX_CTAS=2 NCCL_ALGO=Ring NCCL_PROTO=Simple CUDA_DEVICE_MAX_CONNECTIONS=8
-    CUDA_MODULE_LOADING=EAGER)
+    NCCL_MAX_CTAS=2)
 
-# Checkers, which are slow.
-
-sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-for tool in memcheck racecheck; do
-    if [ -z "$sanitizer" ]; then
-        skip "sanitizer_$tool" "compute-sanitizer was not found"
-        skip "sanitizer_nccl_$tool" "compute-sanitizer was not found"
-    else
-        run sanitizer_$tool "$test_step" 90 "$sanitizer" --tool $tool --target-processes all \
-            --error-exitcode 1 "$test_step" 1 small
-        run sanitizer_nccl_$tool "$nccl_ranks" 90 "${nccl_one_gpu[@]}" "$sanitizer" --tool $tool \
-            --target-processes all --error-exitcode 1 "$nccl_ranks" 1 small
+# PyTorch that sees a GPU, with the package just built: torch NAME SECONDS SCRIPT ARGUMENTS...
+package=$build/python
+[ -d "$package/tamis" ] || package=''
+[ -z "$package" ] ||
+    python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null || package=''
+torch() {
+    local name=$1 limit=$2
+    shift 2
+    if [ -z "$package" ]; then
+        skip "$name" "there is no PyTorch with a GPU, or no package in $build/python"
+        return 1
     fi
+    step "$name" "$limit" env LD_LIBRARY_PATH="$torch_libraries" PYTHONPATH="$package" \
+        PYTHONUNBUFFERED=1 python3 "$@"
+}
+
+for part in $parts; do
+    echo "$gpu, $(date -u +%F): $part"
+    : >"$results"
+    describe | tee "$logs/machine.jsonl" >>"$results"
+    total_s=$((SECONDS + PART_S))
+    run info "$info" 30 "$info"
+    . "tests/gpu/$part.sh"
+    file_records "$part"
 done
-
-# What may hang comes last.
-for ranks in 1 2 3; do
-    run nccl_$ranks "$nccl_ranks" 90 "${nccl_one_gpu[@]}" "$nccl_ranks" $ranks small
-done
-# As users run it, kernels loaded when they are first needed.
-run nccl_lazy "$nccl_ranks" 90 "${nccl_one_gpu[@]}" CUDA_MODULE_LOADING=LAZY "$nccl_ranks" 2 small
-run nccl_dead "$nccl_ranks" 60 "${nccl_one_gpu[@]}" "$nccl_ranks" 3 dead
-
-# -- results -----------------------------------------------------------------------------------
-
-file_records ''
 finish

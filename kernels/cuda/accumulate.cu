@@ -69,7 +69,7 @@ static __device__ void load_gradient(const typename TYPE::element *from, uint32_
         row raw[4];
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
-            raw[j] = __ldcs(reinterpret_cast<const row *>(from) + 32 * j + lane);
+            raw[j] = tam_load(reinterpret_cast<const row *>(from) + 32 * j + lane);
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
             TYPE::widen(raw[j], g + 4 * j);
@@ -77,7 +77,7 @@ static __device__ void load_gradient(const typename TYPE::element *from, uint32_
 #pragma unroll
         for (uint32_t r = 0; r < 16; r++) {
             uint32_t i = tam_place<FORM>(lane, r);
-            g[r] = tam_inside<FORM>(i, length) ? TYPE::widen(__ldcs(from + i)) : 0.0f;
+            g[r] = tam_inside<FORM>(i, length) ? TYPE::widen(tam_load(from + i)) : 0.0f;
         }
     }
 }
@@ -88,9 +88,9 @@ static __device__ void clear_gradient(typename TYPE::element *to, uint32_t lengt
 #pragma unroll
     for (uint32_t r = 0; r < 16; r += FORM == TAM_VECTOR ? 4 : 1) {
         if (FORM == TAM_VECTOR)
-            __stcs(reinterpret_cast<typename TYPE::row *>(to) + 8 * r + lane, typename TYPE::row{});
+            tam_store(reinterpret_cast<typename TYPE::row *>(to) + 8 * r + lane, typename TYPE::row{});
         else if (tam_inside<FORM>(tam_place<FORM>(lane, r), length))
-            __stcs(to + tam_place<FORM>(lane, r), typename TYPE::element{});
+            tam_store(to + tam_place<FORM>(lane, r), typename TYPE::element{});
     }
 }
 
@@ -101,7 +101,7 @@ static __device__ void load_moments(const float *from, uint32_t begin, float x[1
     for (uint32_t j = 0; j < 4; j++) {
         float4 row = {};
         if (from)
-            row = __ldcs(reinterpret_cast<const float4 *>(from + begin) + 32 * j + lane);
+            row = tam_load(reinterpret_cast<const float4 *>(from + begin) + 32 * j + lane);
         float32::widen(row, x + 4 * j);
     }
 }
@@ -111,7 +111,7 @@ static __device__ void store_moments(float *to, uint32_t begin, const float x[16
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++)
         if (to)
-            __stcs(reinterpret_cast<float4 *>(to + begin) + 32 * j + lane,
+            tam_store(reinterpret_cast<float4 *>(to + begin) + 32 * j + lane,
                    make_float4(x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]));
 }
 
@@ -155,7 +155,7 @@ static __device__ void store(float *to, uint32_t length, bool own, const float s
             if (own)
                 *at = x;
             else
-                __stcs(at, x);
+                tam_store(at, x);
         } else {
             uint32_t i = tam_place<FORM>(lane, r);
             if (tam_inside<FORM>(i, length))

@@ -61,14 +61,14 @@ static __device__ __forceinline__ void tam_load_chunk(const float *from, uint32_
         const float4 *rows = reinterpret_cast<const float4 *>(from);
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++) {
-            float4 row = __ldcs(rows + 32 * j + lane);
+            float4 row = tam_load(rows + 32 * j + lane);
             x[4 * j] = row.x, x[4 * j + 1] = row.y, x[4 * j + 2] = row.z, x[4 * j + 3] = row.w;
         }
     } else {
 #pragma unroll
         for (uint32_t r = 0; r < 16; r++) {
             uint32_t i = tam_place<FORM>(lane, r);
-            x[r] = tam_inside<FORM>(i, length) ? __ldcs(from + i) : 0.0f;
+            x[r] = tam_inside<FORM>(i, length) ? tam_load(from + i) : 0.0f;
         }
     }
 }

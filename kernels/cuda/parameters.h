@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Parameters of the device path that change its speed and no bit of its results, in one place:
- * `tests/gpu.sh --sweep` compiles the library with other values of each and times them against
+ * `tests/gpu.sh sweep` compiles the library with other values of each and times them against
  * these. What each trades: docs/cuda.md, "Parameters to sweep".
  */
 #ifndef TAM_CUDA_PARAMETERS_H
@@ -17,7 +17,7 @@
  * to end keeps the others waiting longer. More: chunks of one warp, and more for collect to add
  * up. */
 #ifndef TAM_PASS_RUNS
-#define TAM_PASS_RUNS 32
+#define TAM_PASS_RUNS 128
 #endif
 
 /* Blocks per multiprocessor of the kernels of the exchange, at most. */

@@ -13,23 +13,23 @@ __global__ void pairs(const float2 *from, float2 *to) {
 }
 
 __global__ void quads(const float4 *from, float4 *to) {
-    __stcs(to + threadIdx.x, __ldcs(from + threadIdx.x));
+    to[threadIdx.x] = from[threadIdx.x];
 }
 
 /* All loads before the first use; two before, and two after. */
 __global__ void together(const float4 *from, float4 *to) {
     float4 x[4];
     for (int i = 0; i < 4; i++)
-        x[i] = __ldcs(from + 32 * i + threadIdx.x);
+        x[i] = from[32 * i + threadIdx.x];
     __syncwarp();
     for (int i = 0; i < 4; i++)
         to[32 * i + threadIdx.x] = make_float4(x[i].x * x[i].y, x[i].y + x[i].z, x[i].w, x[i].x);
 }
 
 __global__ void apart(const float4 *from, float4 *to) {
-    float4 a = __ldcs(from + threadIdx.x), b = __ldcs(from + 32 + threadIdx.x);
+    float4 a = from[threadIdx.x], b = from[32 + threadIdx.x];
     from += __float_as_int(a.x * b.y);
-    float4 c = __ldcs(from), d = __ldcs(from + 1);
+    float4 c = from[0], d = from[1];
     to[threadIdx.x] = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
     to[32 + threadIdx.x] = make_float4(c.x + d.x, c.y + d.y, c.z + d.z, c.w + d.w);
 }

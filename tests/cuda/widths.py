@@ -9,8 +9,8 @@
 A cubin is an ELF file with a section .text.NAME for each kernel. From sm_70 on an instruction has
 16 bytes: the operation in bits 0 to 11, its result's register in 16 to 23, those that it reads in 24
 to 31, 32 to 39 and 64 to 71. Of a memory access the width is in bits 73 to 75; of a load bits 78 to 80
-say how far it must be coherent (5, STRONG: the whole system, a volatile one), 84 to 86 how it is cached
-(0: evict first). That is not documented, so widths.cu, where it is known what must come out, is compiled
+say how far it must be coherent (5, STRONG: the whole system, a volatile one; 2: not at all, for the
+memory is constant). That is not documented, so widths.cu, where it is known what must come out, is compiled
 and counted first.
 """
 import collections
@@ -25,7 +25,7 @@ OPERATIONS = {0x981: "LDG", 0x986: "STG", 0x983: "LDL", 0x387: "STL"}
 COMPARISONS = {0x00B, 0x00C}  # FSETP, ISETP in all forms: they read two registers
 BITS = {0: 8, 1: 8, 2: 16, 3: 16, 4: 32, 5: 64, 6: 128}
 
-EVICT_FIRST = 0  # __ldcs: residual, gradient and moments are read so, and nothing else
+CONSTANT = 2  # __ldg: chunks and thresholds are read so
 
 CONTROL = {"words": {"LDG.32", "STG.32"}, "pairs": {"LDG.64", "STG.64"},
            "quads": {"LDG.128", "STG.128"}, "together": {"LDG.128", "STG.128"},
@@ -41,7 +41,7 @@ HOT = {r"accumulateI7float32Lb0ELb0E": {"LDG.128": 8, "STG.128": 4},
        r"accumulateI7float32Lb1ELb1E": {"LDG.128": 16, "STG.128": 16},
        r"accumulateI6bits16.*Lb0ELb0E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4},
        r"accumulateI6bits16.*Lb1ELb0E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4, "STG.64": 4}}
-# How many streamed loads of a chunk are issued before the first use of one: vectors; elements of residual
+# How many loads of a chunk are issued before the first use of one: vectors; elements of residual
 # and gradient where one of them is not aligned.
 AHEAD = {"Lb[01]ELb0E": {(64, 128): 8, (16, 32): 32}, "Lb[01]ELb1E": {(64, 128): 16, (16, 32): 32}}
 # So that four blocks of 256 threads fit a multiprocessor, or two where updates are made.
@@ -86,7 +86,7 @@ def kernels_of(cubin, count=count_accesses, *how):
 
 
 def count_ahead(code, widths):
-    """Streamed loads of these widths in each stretch of code that uses none of them."""
+    """Loads of these widths, of memory that is not constant, in each stretch of code that uses none of them."""
     lengths, loaded = [0], set()
     for low, high in struct.iter_unpack("<QQ", code):
         load = OPERATIONS.get(low & 0xFFF) == "LDG"
@@ -95,7 +95,7 @@ def count_ahead(code, widths):
         if read & loaded:
             lengths, loaded = lengths + [0], set()
         width = BITS.get(high >> 9 & 7)
-        if load and width in widths and high >> 20 & 7 == EVICT_FIRST:
+        if load and width in widths and high >> 14 & 7 != CONSTANT:
             first = low >> 16 & 255
             loaded |= set(range(first, first + (width + 31) // 32))
             lengths[-1] += 1

@@ -6,7 +6,7 @@
 #
 #     bash tests/gpu/bundle.sh [--sweep] BUILD FOLDER [SM]
 #
-#     --sweep   and what `tests/gpu.sh --sweep --run-only` needs
+#     --sweep   and what `tests/gpu.sh sweep --run-only` needs
 #     SM   architecture whose code NCCL keeps (90)
 #
 # The last line is the size. A bundle of more than 64 MiB is a failure.
@@ -58,8 +58,12 @@ for library in $(libraries); do
 done
 
 cp "$top/tests/gpu.sh" "$out/tests/"
-cp "$top/tests/gpu/goals.py" "$top/tests/gpu/bundled.sh" "$top"/tests/gpu/sweep.{sh,py,txt} \
-    "$out/tests/gpu/"
+cp "$top"/tests/gpu/{first,speed,deep,bundled}.sh "$top"/tests/gpu/{goals,kernels}.py \
+    "$top"/tests/gpu/sweep.{sh,py,txt} "$out/tests/gpu/"
+if [ -d "$build/python/tamis" ]; then
+    cp -rL "$build/python" "$to/"
+    cp "$top"/tests/gpu/torch_rank{s,}.py "$out/tests/gpu/"
+fi
 cp "$top/bench/gpu/torch_topk.py" "$out/bench/gpu/"
 git -C "$top" describe --always --dirty --abbrev=40 --exclude '*' >"$out/COMMIT" 2>/dev/null ||
     echo unknown >"$out/COMMIT"

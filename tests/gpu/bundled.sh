@@ -3,6 +3,10 @@
 #
 # Sourced by tests/gpu.sh in a bundle ($build): the libraries of the bundle, and NCCL: the machine's
 # own if it has one, for that knows the machine, else the bundle's.
+# PyTorch has libraries of its own: it gets only what it lacks.
+torch_libraries=$build/torch${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+mkdir -p "$build/torch"
+cp "$build"/lib/libxxhash.so.0 "$build"/lib/libgomp.so.1 "$build/torch/" 2>/dev/null
 export LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
 find_nccl() { # prints a folder

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# Variants of the library for tests/gpu.sh --sweep: sweep.txt says of each parameter which values, and
+# Variants of the library for tests/gpu.sh sweep: sweep.txt says of each parameter which values, and
 # which sources have to be compiled again.
 #
 # tam_sweep_read(<line> <prefix>): sets <prefix>_name, _macro, _now, _values, _cases, _sources.

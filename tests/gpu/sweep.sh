@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: MIT
 #
-# Sourced by tests/gpu.sh --sweep: each parameter of sweep.txt by the values there, one after another,
+# Sourced by tests/gpu.sh sweep: each parameter of sweep.txt by the values there, one after another,
 # against how things are now; then what to change, in words.
 now=$(find "$build" -name 'libtamis.so.*' -type f | head -n 1)
 gpu_sweep=$(program gpu_sweep)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# tests/gpu.sh --sweep --run-only, by itself: programs that only pretend, one of which fails. It ends
+# tests/gpu.sh sweep --run-only, by itself: programs that only pretend, one of which fails. It ends
 # in time, keeps what the others found, and says what to change.
 #
 #     bash tests/gpu/sweep_runs.sh
@@ -50,7 +50,7 @@ grep -v '^#' tests/gpu/sweep.txt | while read -r name _ _ values _; do
     done
 done
 
-PATH=$folder/bin:$PATH OUT=$folder/kept bash tests/gpu.sh --sweep --run-only >log 2>&1
+PATH=$folder/bin:$PATH OUT=$folder/kept bash tests/gpu.sh sweep --run-only >log 2>&1
 status=$?
 [ $status -eq 1 ] || die "it ended with $status, not 1, though a step failed"
 grep -q "^FAIL  sweep_exchange_blocks .* status 3" log || die "it hides the step that failed"
