@@ -263,6 +263,7 @@ PyObject *tam_py_step_accumulate(PyObject *reducer, PyObject *args, PyObject *ke
 PyObject *tam_py_step_test(PyObject *reducer, PyObject *none);
 PyObject *tam_py_step_wait(PyObject *reducer, PyObject *none);
 PyObject *tam_py_step_join(PyObject *reducer, PyObject *args, PyObject *keywords);
+PyObject *tam_py_step_outcome(PyObject *object, PyObject *args, PyObject *keywords);
 
 /** What a tensor for one of the vectors of the state must be. */
 tam_py_want tam_py_state_wanted(const tam_py_reducer *self, const char *what, bool writable);

@@ -354,3 +354,19 @@ PyObject *tam_py_step_join(PyObject *object, PyObject *args, PyObject *keywords)
     tam_py_reducer_leave(self, TAM_PY_STEP);
     return answer;
 }
+
+PyObject *tam_py_step_outcome(PyObject *object, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"back", NULL};
+    tam_py_reducer *self = (tam_py_reducer *)object;
+    PyObject *given = NULL;
+    uint32_t back = 0;
+    int applied;
+    tamis_status status;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:Reducer.outcome", names, &given) ||
+        (given && !tam_py_as_u32(given, "back", &back)) ||
+        !tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.outcome"))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_outcome(self->handle, back, &applied);
+    Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_STEP);
+    return status == TAMIS_OK ? PyBool_FromLong(applied) : tam_py_raise(status);
+}
