@@ -940,8 +940,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_outcome(tamis_reducer *reducer, uint32_
 /**
  * Who drives the steps: "device", where they need nothing of the host (docs/cuda.md), or "host".
  *
- * @param  why  [out]  what keeps the host at it; empty if the device drives, or gradients are not on
- *                     one. May be NULL
+ * @param  why  [out]  what keeps the host at it; empty if the device drives, or if gradients are in
+ *                     host memory. May be NULL
  *
  * Lifetime:   of the library   Errors:  none: "host" for NULL
  */
