@@ -468,6 +468,28 @@ def test_the_next_step_raises_on_all_ranks_and_then_training_goes_on():
     assert torch.equal(first, second) and first.isfinite().all()
 
 
+def test_the_hook_of_the_next_step_raises_and_completes_its_futures():
+    def body(rank):
+        rows = [(name, parameter(values, rank)) for name, values in weights()]
+        state = tamis.torch.SparseState(rows, density=0.1, transport="nccl", timeout_s=20)
+        every = [p for _, p in rows]
+        buffer = empty((sum(p.numel() for p in every),), index=rank)
+        bucket = Bucket(0, True, every, buffer)
+        for step in range(4):
+            bad = NAN if (step, rank) == (1, 1) else 1.0
+            put(buffer, torch.cat([g.view(-1) for g in gradients(rank, step)]) * bad)
+            if step == 2:
+                with pytest.raises(tamis.Error, match=r"step 1: .*NaN or Inf"):
+                    sparse_hook(state, bucket)
+                assert not state._futures and state.error is None
+            else:
+                assert sparse_hook(state, bucket).result is buffer
+        assert state.stats()["total"]["lost_steps"] == 1 and buffer.cpu().isfinite().all()
+        state.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize("how", ["close", "stats", "state_dict"])
 def test_nothing_of_the_last_step_is_lost(how):
     def body(rank):
