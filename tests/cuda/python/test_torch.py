@@ -1,120 +1,17 @@
 # SPDX-License-Identifier: MIT
 """tamis.torch on CUDA tensors, on the fake CUDA runtime and the fake NCCL: devices, streams of the
-caller and their order, dtypes, scaler, resume, and errors a step late. Ranks are threads."""
-
-import threading
+caller and their order, dtypes, scaler, resume."""
 
 import pytest
 import stand_in
 import tamis
 import tamis.torch
 import torch
-import torch.distributed as dist
+from rig import Bucket, Model, NAN, RANKS, cuda, gradients, here, host, run, same, steps_on, weights
 from stand_in import Stream, current_stream, empty, parameter, put
-from tamis import _core, launch
+from tamis import launch
 from tamis.torch._hook import sparse_hook
 from tamis.torch._streams import on
-
-RANKS, NAN = 2, float("nan")
-SHAPES = [("a", (40, 50)), ("b", (50,)), ("c", (30, 30))]
-here = threading.local()
-
-
-@pytest.fixture(autouse=True)
-def cuda(monkeypatch):
-    stand_in.install(monkeypatch)
-    # Ranks are threads, so they find each other through what run() gave them.
-    monkeypatch.setattr(launch, "open_carrier", lambda timeout_s=None: here.carriers.pop())
-    monkeypatch.setattr(launch, "_check_announced", lambda: None)
-
-
-def run(body, nranks=RANKS, meetings=4):
-    """body(rank) on a thread for each rank; all current devices are 0, as after model.to(...)."""
-    carriers = [_core.Comm.local(nranks, 20000) for _ in range(meetings)]
-    results, failures = [None] * nranks, []
-
-    def one(rank):
-        here.carriers = [row[rank] for row in carriers]
-        try:
-            results[rank] = body(rank)
-        except BaseException as error:
-            failures.append(error)
-            for row in carriers:
-                try:
-                    row[rank].abort()
-                except tamis.Error:
-                    pass
-        finally:
-            del here.carriers
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(nranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return results
-
-
-def weights(dtype=torch.float32):
-    draw = torch.Generator().manual_seed(1)
-    return [(name, torch.randn(shape, generator=draw).to(dtype)) for name, shape in SHAPES]
-
-
-def gradients(rank, step, dtype=torch.float32):
-    draw = torch.Generator().manual_seed(100 * step + rank)
-    return [torch.randn(shape, generator=draw).to(dtype) for _, shape in SHAPES]
-
-
-class Model:
-    """Parameters of a rank on its own device, and a backward pass that puts gradients there."""
-
-    def __init__(self, rank, dtype=torch.float32, **options):
-        self.rank, self.dtype = rank, dtype
-        self.rows = [(name, parameter(values, rank)) for name, values in weights(dtype)]
-        self.parameters = [p for _, p in self.rows]
-        for p in self.parameters:
-            p.grad = empty(p.shape, dtype, rank)
-        self.inner = options.pop("inner", torch.optim.SGD)(self.parameters, lr=0.1)
-        options = dict(dict(density=0.1, transport="nccl", timeout_s=20), **options)
-        self.opt = tamis.torch.DistributedOptimizer(self.inner, self.rows, **options)
-
-    def backward(self, step, streams=(None,), factor=1.0):
-        """Gradients come late, in turn on the streams, as those of a forward pass on them."""
-        given = gradients(self.rank, step, self.dtype)
-        for i in reversed(range(len(given))):
-            chosen = streams[i % len(streams)] or current_stream(self.rank)
-            with stand_in.stream(chosen):
-                put(self.parameters[i].grad, given[i] * factor)
-                self.opt._arrived(i)
-
-    def values(self):
-        return torch.cat([p.cpu().float().view(-1) for p in self.parameters])
-
-
-def host(steps, dtype=torch.float32, factor=lambda step: 1.0, inner=torch.optim.SGD, **options):
-    """What the same steps give on the CPU."""
-
-    def body(rank):
-        rows = [(name, torch.nn.Parameter(values)) for name, values in weights(dtype)]
-        opt = tamis.torch.DistributedOptimizer(
-            inner([p for _, p in rows], lr=0.1), rows, comm=here.carriers.pop(),
-            **dict(dict(density=0.1), **options),
-        )
-        for step in range(steps):
-            for (_, p), g in zip(rows, gradients(rank, step, dtype)):
-                p.grad = g * factor(step)
-            opt.step()
-        opt.close()
-        return torch.cat([p.detach().float().view(-1) for _, p in rows])
-
-    return run(body)
-
-
-def same(found, wanted):
-    for rank, (one, other) in enumerate(zip(found, wanted)):
-        assert torch.equal(one, other), f"rank {rank}: {(one != other).sum()} parameters differ"
 
 
 # -- devices -----------------------------------------------------------------------------------
@@ -137,27 +34,6 @@ def test_communicator_and_reducer_take_the_device_of_the_parameters():
 
 
 # -- streams -----------------------------------------------------------------------------------
-
-
-def steps_on(forward, ends, steps=3, **options):
-    """Each step: gradients on streams `forward`, step() on stream `ends`."""
-
-    def body(rank):
-        model = Model(rank, **options)
-        mine = [Stream(rank) for _ in range(forward)]
-        for step in range(steps):
-            model.backward(step, mine)
-            end = Stream(rank) if ends else mine[0]
-            with stand_in.stream(end):
-                model.opt.step()
-                for one in mine:
-                    one.wait_stream(end)  # as a caller must, for the next forward pass
-        with stand_in.stream(end):
-            found = model.values()
-            model.opt.close()
-        return found
-
-    return run(body)
 
 
 def test_step_on_another_stream_than_backward():
@@ -201,29 +77,6 @@ def test_a_parameter_without_a_gradient():
 
 
 # -- the hook ----------------------------------------------------------------------------------
-
-
-class Bucket:
-    """What DDP gives a hook."""
-
-    def __init__(self, number, last, parameters, buffer):
-        self.number, self.last, self.of, self.whole = number, last, parameters, buffer
-
-    def index(self):
-        return self.number
-
-    def is_last(self):
-        return self.last
-
-    def buffer(self):
-        return self.whole
-
-    def parameters(self):
-        return self.of
-
-    def gradients(self):
-        runs = torch.split(self.whole, [p.numel() for p in self.of])
-        return [run.view(p.shape) for run, p in zip(runs, self.of)]
 
 
 def test_hook_hands_over_and_completes_on_the_streams_of_its_calls():
@@ -435,145 +288,6 @@ def test_shards_of_a_plain_reducer():
     same(run(lambda rank: shards(rank, True)), run(lambda rank: shards(rank, False)))
 
 
-# -- errors a step late, and who drives --------------------------------------------------------
-
-def broken(rank, step):
-    """A backward pass with NaN on rank 1, and step(), which does not know it yet."""
-    model = Model(rank)
-    model.backward(0)
-    model.opt.step()
-    model.backward(step, factor=NAN if rank == 1 else 1.0)
-    model.opt.step()
-    return model
-
-
-def test_the_next_step_raises_on_all_ranks_and_then_training_goes_on():
-    def body(rank):
-        model = broken(rank, 1)
-        before = model.values()
-        model.backward(2)
-        with pytest.raises(tamis.Error, match=r"NaN or Inf: \d+ \(first on rank 1\)") as caught:
-            model.opt.step()
-        assert caught.value.lost == "step"
-        assert torch.equal(before, model.values()) and before.isfinite().all()
-        model.inner.step()  # the result of step 2 is in the gradients
-        model.backward(3)
-        model.opt.step()
-        assert model.opt.tamis.stats()["total"]["lost_steps"] == 1
-        found = model.values()
-        model.opt.close()
-        return found
-
-    first, second = run(body)
-    assert torch.equal(first, second) and first.isfinite().all()
-
-
-def test_the_hook_of_the_next_step_raises_and_completes_its_futures():
-    def body(rank):
-        rows = [(name, parameter(values, rank)) for name, values in weights()]
-        state = tamis.torch.SparseState(rows, density=0.1, transport="nccl", timeout_s=20)
-        every = [p for _, p in rows]
-        buffer = empty((sum(p.numel() for p in every),), index=rank)
-        bucket = Bucket(0, True, every, buffer)
-        for step in range(4):
-            bad = NAN if (step, rank) == (1, 1) else 1.0
-            put(buffer, torch.cat([g.view(-1) for g in gradients(rank, step)]) * bad)
-            if step == 2:
-                with pytest.raises(tamis.Error, match=r"step 1: .*NaN or Inf"):
-                    sparse_hook(state, bucket)
-                assert not state._futures and state.error is None
-            else:
-                assert sparse_hook(state, bucket).result is buffer
-        assert state.stats()["total"]["lost_steps"] == 1 and buffer.cpu().isfinite().all()
-        state.close()
-
-    run(body)
-
-
-@pytest.mark.parametrize("how", ["close", "stats", "state_dict"])
-def test_nothing_of_the_last_step_is_lost(how):
-    def body(rank):
-        model = broken(rank, 1)
-        with pytest.raises(tamis.Error, match="NaN or Inf"):
-            getattr(model.opt.tamis, how)()
-        if how == "state_dict":
-            assert model.opt.tamis.state_dict()["steps"] == 2  # said once; it can be saved
-        assert "nccl" in repr(model.opt.tamis) or how == "close"
-        model.opt.tamis.close()
-
-    run(body)
-
-
-def test_told_by_stats_on_one_rank_it_is_still_raised_on_all():
-    def body(rank):
-        model = broken(rank, 1)
-        if rank == 0:
-            with pytest.raises(tamis.Error, match="NaN or Inf"):
-                model.opt.tamis.stats()
-        model.backward(2)
-        with pytest.raises(tamis.Error, match="NaN or Inf"):
-            model.opt.step()
-        model.opt.close()
-
-    run(body)
-
-
-def test_skipped_steps_are_counted():
-    def body(rank):
-        model = Model(rank, nonfinite="skip")
-        for step in range(4):
-            model.backward(step, factor=NAN if step == 1 else 1.0)
-            model.opt.step()
-        found = model.opt.tamis.stats()["total"]
-        model.opt.close()
-        return found["steps"], found["lost_steps"]
-
-    assert run(body) == [(4, 1)] * RANKS
-
-
-def test_who_drives_and_why():
-    def body(rank):
-        model = Model(rank)
-        found = [model.opt.tamis.stats()["driver"], repr(model.opt.tamis)]
-        model.opt.close()
-        model = Model(rank, density_max=0.5)
-        row = model.opt.tamis.stats()
-        found += [row["driver"], row["driver_reason"], repr(model.opt.tamis)]
-        for step in range(2):
-            model.backward(step)
-            model.opt.step()
-        found.append(model.values())
-        model.opt.close()
-        return found
-
-    rows = run(body)
-    for row in rows:
-        assert row[0] == "device" and "driven by the device" in row[1]
-        assert row[2] == "host" and "density_max" in row[3] and row[3] in row[4]
-    same([row[5] for row in rows], host(2, density_max=0.5))
-
-
 def test_on_changes_nothing_on_the_cpu():
     with on(torch.device("cpu")):
         assert stand_in.current_device() == 0
-
-
-# -- torch's process group ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("device, several, wanted", [
-    (True, True, "cpu:gloo,cuda:nccl"), (False, True, "gloo"), (True, False, "gloo"),
-])
-def test_a_process_group_for_tensors_of_both_kinds(monkeypatch, device, several, wanted):
-    made = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: device)
-    monkeypatch.setattr(dist, "is_nccl_available", lambda: True, raising=False)
-    monkeypatch.delattr(dist.Backend, "backend_capability", raising=False)
-    if several:
-        monkeypatch.setattr(dist.Backend, "backend_capability", {}, raising=False)
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: made.append(backend))
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "1")
-    tamis.init_process_group()
-    tamis.init_process_group("mpi")
-    assert made == [wanted, "mpi"]
