@@ -36,29 +36,45 @@ tamis_status tam_device_find(tamis_device device, const tam_device **out) {
 }
 
 #ifdef TAM_HAVE_CUDA
-/* Whether steps need nothing from the host: messages have a fixed size, ranks agree on no plan in a
- * step, the threshold is known before the pass, and parts never change. */
-static bool runs_by_itself(const tamis_reducer *r) {
+/* Bounded lists whose length the device finds by itself. */
+static const char *why_threshold(const tamis_reducer *r) {
     tam_scheme s = r->scheme;
+    if (!tam_scheme_by_threshold(s) || s.threshold == TAM_THRESHOLD_SAGE ||
+        s.threshold == TAM_THRESHOLD_REUSE || s.ownership == TAM_OWN_BALANCED)
+        return "how much the scheme sends is known only within a step";
+    return r->config.capacity > 0.0 ? "" : "the scheme's count has no bound (capacity)";
+}
+
+/* Steps need nothing from the host if messages have a fixed size, ranks agree on no plan in a step,
+ * the threshold is known before the pass, and parts never change. */
+static const char *why_not_by_itself(const tamis_reducer *r) {
     if (!(r->traits & TAM_TRAIT_DEVICE))
-        return false;
+        return "the scheme's exchange runs on the host";
     if (r->layout->nrowed > 0 && r->config.rows_capacity == 0)
-        return false;
+        return "segments have rows whose lists have no bound (rows_capacity)";
     if (!(r->traits & TAM_TRAIT_PICKS))
-        return true;
+        return "";
     if (r->config.density_max > r->config.density) /* the caller means to change it */
-        return false;
-    if (tam_scheme_exact_count(s))
-        return true;
-    return tam_scheme_by_threshold(s) && s.threshold != TAM_THRESHOLD_SAGE &&
-           s.threshold != TAM_THRESHOLD_REUSE && s.ownership != TAM_OWN_BALANCED &&
-           r->config.capacity > 0.0;
+        return "density_max is above density, so sizes of messages may change";
+    return tam_scheme_exact_count(r->scheme) ? "" : why_threshold(r);
 }
 #endif
 
+const char *tam_driver_reason(const tamis_reducer *r) {
+#ifdef TAM_HAVE_CUDA
+    if (r->config.device != TAMIS_DEVICE_CUDA)
+        return "";
+    return r->comm->transport->stream ? why_not_by_itself(r)
+                                      : "the communicator's transport is not nccl";
+#else
+    (void)r;
+    return "";
+#endif
+}
+
 const tam_driver *tam_driver_find(const tamis_reducer *r) {
 #ifdef TAM_HAVE_CUDA
-    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream && runs_by_itself(r))
+    if (r->config.device == TAMIS_DEVICE_CUDA && !tam_driver_reason(r)[0])
         return &tam_driver_stream;
 #else
     (void)r;

@@ -195,6 +195,11 @@ tamis_status tam_inflight_retire_until(tamis_reducer *r, uint64_t serial) {
     return status;
 }
 
+tamis_status tam_inflight_outcome(const tam_inflight *f, int *applied) {
+    *applied = f->report.status != TAMIS_E_NONFINITE;
+    return *applied ? TAMIS_OK : explain_nonfinite(f->reducer, &f->report);
+}
+
 void tam_inflight_poll_replays(tamis_reducer *r) {
     tam_inflight_ring *s = r->inflight;
     tam_cuda_report report;

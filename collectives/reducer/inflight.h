@@ -41,6 +41,9 @@ tamis_status tam_inflight_retire_joined(tamis_reducer *r);
 /** All steps up to this one. @return the first failure */
 tamis_status tam_inflight_retire_until(tamis_reducer *r, uint64_t serial);
 
+/** What became of a step that has retired without a loss of the communicator. */
+tamis_status tam_inflight_outcome(const tam_inflight *f, int *applied);
+
 /** Take new reports from the caller's captured graphs. */
 void tam_inflight_poll_replays(tamis_reducer *r);
 

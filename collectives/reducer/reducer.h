@@ -33,7 +33,7 @@ typedef enum tam_fact {
     TAM_FACT_UPDATE, /* whether there is one */
     TAM_FACT_GRAPHS,
     TAM_FACT_DRIVER,
-    TAM_FACT_CUDA, /* of dense and auto: what they do in a step depends on the device */
+    TAM_FACT_CUDA,           /* of dense and auto: what they do in a step depends on the device */
     TAM_FACT_DENSE_BUCKETS,  /* a bit for each; what exchange auto chose */
     TAM_FACT_BUCKET_FORMATS, /* a hash; what exchange auto chose */
     TAM_FACTS
@@ -113,6 +113,8 @@ typedef struct tam_driver {
     tamis_status (*wait)(tamis_reducer *r, uint64_t begin_ns, uint64_t until_ns);
     tamis_status (*join)(tamis_reducer *r, void *stream, uint64_t begin_ns, uint64_t until_ns);
 
+    /** Wait for the end of the joined step that is `back` before the last one, 0 to 7. */
+    tamis_status (*outcome)(tamis_reducer *r, uint32_t back, int *applied);
     /** Retire joined steps that have ended; never waits. */
     void (*look)(tamis_reducer *r);
     /** settle waits for joined steps and copies their state to the host; reload copies it back. */
@@ -371,5 +373,7 @@ tamis_status tam_device_find(tamis_device device, const tam_device **out);
 
 /** devices.c: the driver for this device, transport and scheme. */
 const tam_driver *tam_driver_find(const tamis_reducer *r);
+/** Why the host drives the steps on a device. @return "" where it does not */
+const char *tam_driver_reason(const tamis_reducer *r);
 
 #endif

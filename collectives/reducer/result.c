@@ -4,6 +4,9 @@
  */
 #include "collectives/reducer/reducer.h"
 
+/* Outcomes of joined steps that are kept: TAM_CUDA_STEPS. */
+enum { BACK_MAX = 8 };
+
 /* -- wait ------------------------------------------------------------------------------------- */
 
 /* Longest time between two checks of the communicator's status. */
@@ -161,6 +164,22 @@ tamis_status tamis_reducer_residual(const tamis_reducer *r, const float **out) {
     TAM_TRY(check_idle(r, out, "tamis_reducer_residual"));
     *out = r->acc;
     return TAMIS_OK;
+}
+
+tamis_status tamis_reducer_outcome(tamis_reducer *r, uint32_t back, int *applied) {
+    TAM_TRY(check_idle(r, applied, "tamis_reducer_outcome"));
+    if (back >= BACK_MAX)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_outcome: back is %u, not 0 to %d", back,
+                        BACK_MAX - 1);
+    TAM_TRY(tam_comm_check(r->comm));
+    return r->driver->outcome(r, back, applied);
+}
+
+const char *tamis_reducer_driver(const tamis_reducer *r, const char **why) {
+    bool host = !r || r->driver->by_host;
+    if (why)
+        *why = r ? tam_driver_reason(r) : "";
+    return host ? "host" : "device";
 }
 
 tamis_status tamis_reducer_stats(tamis_reducer *r, tamis_stats *out) {

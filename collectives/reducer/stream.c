@@ -196,6 +196,16 @@ static tamis_status stream_join(tamis_reducer *r, void *caller, uint64_t begin_n
     return tam_cuda_step_join(tam_stream_leader(r), caller);
 }
 
+/* The ring still has the report of each of the last steps. */
+static tamis_status stream_outcome(tamis_reducer *r, uint32_t back, int *applied) {
+    tam_inflight_ring *s = r->inflight;
+    *applied = 1;
+    if (s->serial <= back)
+        return TAMIS_OK;
+    TAM_TRY(tam_inflight_retire_until(r, s->serial - back));
+    return tam_inflight_outcome(tam_inflight_of(s, s->serial - back), applied);
+}
+
 static void stream_look(tamis_reducer *r) {
     tam_inflight_ring *s = r->inflight;
     while (s->retired < s->serial &&
@@ -329,6 +339,7 @@ const tam_driver tam_driver_stream = {
     .test = stream_test,
     .wait = stream_wait,
     .join = stream_join,
+    .outcome = stream_outcome,
     .look = stream_look,
     .settle = stream_settle,
     .reload = stream_reload,

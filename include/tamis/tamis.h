@@ -918,6 +918,35 @@ TAMIS_CHECKED tamis_status tamis_reducer_wait(tamis_reducer *reducer);
  */
 TAMIS_CHECKED tamis_status tamis_reducer_join(tamis_reducer *reducer, void *stream);
 
+/**
+ * The outcome of a joined step: of the last one, or of the one `back` before it. Waits for its end.
+ *
+ * Ranks that ask after every join with the same `back` learn of a step without result in the same
+ * place, and may stop or go on together. With back 1 the host is at most one step ahead of the
+ * device. Asking again gives the same answer.
+ *
+ * @param  back     [in]   0 to 7
+ * @param  applied  [out]  0: a gradient was not finite, so no rank applied that step; else 1, also
+ *                         where there was no such step, where the host drives (wait told it), and
+ *                         for steps captured by the caller
+ *
+ * Collective: no               Errors:  ARGUMENT, STATE (a step is under way); NONFINITE: that step
+ *                                       had no result (config.nonfinite error); TIMEOUT, TRANSPORT,
+ *                                       PROTOCOL, ABORTED, DEVICE: the comm
+ */
+TAMIS_CHECKED tamis_status tamis_reducer_outcome(tamis_reducer *reducer, uint32_t back,
+                                                 int *applied);
+
+/**
+ * Who drives the steps: "device", where they need nothing of the host (docs/cuda.md), or "host".
+ *
+ * @param  why  [out]  what keeps the host at it; empty if the device drives, or if gradients are in
+ *                     host memory. May be NULL
+ *
+ * Lifetime:   of the library   Errors:  none: "host" for NULL
+ */
+TAMIS_API const char *tamis_reducer_driver(const tamis_reducer *reducer, const char **why);
+
 /* ------------------------------------------------------------------------------------------- */
 /* 7. Overlap: buckets, readiness, micro-batches                                                */
 /*

@@ -93,6 +93,9 @@ typedef struct tam_py_want {
 bool tam_py_tensor_borrow(PyObject *tensor, const tam_py_want *want, PyObject **out_capsule,
                           void **out_data);
 
+/** A tuple of new references, which it takes over. NULL: an exception is set, and they are gone. */
+PyObject *tam_py_tuple_take(PyObject **items, Py_ssize_t count);
+
 /** The same for any type and length, in host memory, for reading. */
 bool tam_py_tensor_bytes(PyObject *tensor, const char *what, PyObject **out_capsule,
                          const void **out_data, size_t *out_bytes);
@@ -263,6 +266,7 @@ PyObject *tam_py_step_accumulate(PyObject *reducer, PyObject *args, PyObject *ke
 PyObject *tam_py_step_test(PyObject *reducer, PyObject *none);
 PyObject *tam_py_step_wait(PyObject *reducer, PyObject *none);
 PyObject *tam_py_step_join(PyObject *reducer, PyObject *args, PyObject *keywords);
+PyObject *tam_py_step_outcome(PyObject *object, PyObject *args, PyObject *keywords);
 
 /** What a tensor for one of the vectors of the state must be. */
 tam_py_want tam_py_state_wanted(const tam_py_reducer *self, const char *what, bool writable);

@@ -37,22 +37,24 @@ static bool borrow(local_object *self, PyObject *tensors) {
                          (unsigned)layout->count);
         return false;
     }
-    PyObject *capsules = PyTuple_New(given);
+    PyObject **each = PyMem_Calloc(layout->count, sizeof each[0]);
     float **params = PyMem_Calloc(layout->count, sizeof params[0]);
-    bool ok = capsules && params;
+    uint32_t made = 0;
+    bool ok = each && params;
     if (!ok)
         PyErr_NoMemory();
-    for (uint32_t s = 0; ok && s < layout->count; s++) {
-        PyObject *tensor = PySequence_GetItem(tensors, s), *capsule = NULL;
+    for (; ok && made < layout->count; made += ok) {
+        PyObject *tensor = PySequence_GetItem(tensors, made);
         tam_py_want want = {"a parameter", TAMIS_DTYPE_FLOAT32, TAMIS_DEVICE_CPU, true,
-                            layout->sizes[s]};
+                            layout->sizes[made]};
         void *data = NULL;
-        ok = tensor && tam_py_tensor_borrow(tensor, &want, &capsule, &data);
+        ok = tensor && tam_py_tensor_borrow(tensor, &want, &each[made], &data);
         Py_XDECREF(tensor);
-        if (ok)
-            PyTuple_SetItem(capsules, s, capsule);
-        params[s] = data;
+        params[made] = data;
     }
+    PyObject *capsules = tam_py_tuple_take(each, made);
+    PyMem_Free(each);
+    ok = ok && capsules;
     PyObject *old = ok ? self->capsules : capsules;
     float **old_params = ok ? self->params : params;
     self->capsules = ok ? capsules : self->capsules;

@@ -104,22 +104,18 @@ static bool borrow_all(tam_py_plan *plan, const tam_py_reducer *r, PyObject *ten
     }
     plan->index = PyMem_Calloc(plan->count, sizeof plan->index[0]);
     plan->data = PyMem_Calloc(plan->count, sizeof plan->data[0]);
-    plan->capsules = PyTuple_New(given);
-    if (!plan->index || !plan->data || !plan->capsules) {
-        if (!PyErr_Occurred())
-            PyErr_NoMemory();
-        return false;
-    }
-    if (!read_indices(plan, r))
-        return false;
-    for (uint32_t i = 0; i < plan->count; i++) {
-        PyObject *capsule;
-        if (!tam_py_gradient_borrow(r, PyTuple_GetItem(tensors, i), plan->index[i], &capsule,
-                                    &plan->data[i]))
-            return false;
-        PyTuple_SetItem(plan->capsules, i, capsule);
-    }
-    return true;
+    PyObject **capsules = PyMem_Calloc(plan->count, sizeof capsules[0]);
+    uint32_t made = 0;
+    bool ok = plan->index && plan->data && capsules;
+    if (!ok)
+        PyErr_NoMemory();
+    ok = ok && read_indices(plan, r);
+    for (; ok && made < plan->count; made += ok)
+        ok = tam_py_gradient_borrow(r, PyTuple_GetItem(tensors, made), plan->index[made],
+                                    &capsules[made], &plan->data[made]);
+    plan->capsules = tam_py_tuple_take(capsules, made);
+    PyMem_Free(capsules);
+    return ok && plan->capsules;
 }
 
 /* `segments` and `tensors` are tuples. */

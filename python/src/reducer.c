@@ -355,6 +355,13 @@ static PyObject *get_residual_length(PyObject *object, void *none) {
     return PyLong_FromUnsignedLongLong(((tam_py_reducer *)object)->residual_length);
 }
 
+/* Works on a closed reducer, too, of which nothing is known. */
+static PyObject *get_driver(PyObject *object, void *none) {
+    const char *why, *who = tamis_reducer_driver(((tam_py_reducer *)object)->handle, &why);
+    (void)none;
+    return Py_BuildValue("(ss)", who, why);
+}
+
 static PyObject *reducer_repr(PyObject *object) {
     const tam_py_reducer *self = (tam_py_reducer *)object;
     return PyUnicode_FromFormat("<tamis.Reducer: %R over %R%s>", (PyObject *)self->layout,
@@ -381,6 +388,9 @@ static PyMethodDef methods[] = {
     {"wait", tam_py_step_wait, METH_NOARGS, "wait()\n--\n\nFinish the step that start began."},
     {"join", WITH_KEYWORDS(tam_py_step_join),
      "join(stream=0)\n--\n\nFinish the step in the order of a CUDA stream."},
+    {"outcome", WITH_KEYWORDS(tam_py_step_outcome),
+     "outcome(back=0)\n--\n\nWait for the joined step that is `back` before the last one. Returns "
+     "whether it was\napplied, or raises what happened."},
     {"result", tam_py_state_result, METH_NOARGS,
      "result()\n--\n\nIndices (uint32) and values (float32) of the last step, as bytes."},
     {"residual", tam_py_state_residual, METH_O,
@@ -419,6 +429,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef getters[] = {
     {"comm", get_comm, NULL, "the ranks that take part", NULL},
     {"layout", get_layout, NULL, "the segments of the gradient", NULL},
+    {"driver", get_driver, NULL, "who drives the steps, \"device\" or \"host\", and why", NULL},
     {"op", get_op, NULL, "\"mean\" or \"sum\"", NULL},
     {"update", tam_py_moments_update, NULL, "the update, or None: residuals hold gradients", NULL},
     {"residual_decay", get_residual_decay, NULL, "factor on residuals in every step", NULL},

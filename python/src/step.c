@@ -94,18 +94,22 @@ static PyObject *borrow_segments(tam_py_reducer *self, PyObject *tensors) {
         return tam_py_raise_own(TAMIS_E_ARGUMENT, "Pass one tensor for every segment.",
                                 "%zd gradient(s) for a layout of %u segment(s)", given,
                                 (unsigned)count);
-    PyObject *capsules = PyTuple_New(given);
-    for (uint32_t i = 0; capsules && i < count; i++) {
-        PyObject *capsule;
+    PyObject **capsules = PyMem_Calloc(count, sizeof capsules[0]), *tuple;
+    if (!capsules)
+        return PyErr_NoMemory();
+    uint32_t made = 0;
+    bool ok = true;
+    for (; ok && made < count; made += ok) {
         void *data;
-        if (tam_py_gradient_borrow(self, PyTuple_GetItem(tensors, i), i, &capsule, &data)) {
-            PyTuple_SetItem(capsules, i, capsule);
-            self->grads[i] = self->marked[i] ? self->grads[i] : data;
-        } else {
-            Py_CLEAR(capsules);
-        }
+        ok = tam_py_gradient_borrow(self, PyTuple_GetItem(tensors, made), made, &capsules[made],
+                                    &data);
+        self->grads[made] = ok && !self->marked[made] ? data : self->grads[made];
     }
-    return capsules;
+    tuple = tam_py_tuple_take(capsules, made);
+    PyMem_Free(capsules);
+    if (!ok)
+        Py_CLEAR(tuple);
+    return tuple;
 }
 
 static PyObject *borrow_flat(const tam_py_reducer *self, PyObject *tensor, void **out_data) {
@@ -353,4 +357,20 @@ PyObject *tam_py_step_join(PyObject *object, PyObject *args, PyObject *keywords)
     Py_END_ALLOW_THREADS PyObject *answer = end_step(self, status, true);
     tam_py_reducer_leave(self, TAM_PY_STEP);
     return answer;
+}
+
+PyObject *tam_py_step_outcome(PyObject *object, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"back", NULL};
+    tam_py_reducer *self = (tam_py_reducer *)object;
+    PyObject *given = NULL;
+    uint32_t back = 0;
+    int applied;
+    tamis_status status;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:Reducer.outcome", names, &given) ||
+        (given && !tam_py_as_u32(given, "back", &back)) ||
+        !tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.outcome"))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_outcome(self->handle, back, &applied);
+    Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_STEP);
+    return status == TAMIS_OK ? PyBool_FromLong(applied) : tam_py_raise(status);
 }

@@ -239,6 +239,19 @@ bool tam_py_tensor_borrow(PyObject *tensor, const tam_py_want *want, PyObject **
     return true;
 }
 
+/* Code of Python runs while capsules are made. It may hold every tuple that there is already, as
+ * gc.get_objects does, and such a tuple can no longer be filled. */
+PyObject *tam_py_tuple_take(PyObject **items, Py_ssize_t count) {
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (tuple)
+            PyTuple_SetItem(tuple, i, items[i]);
+        else
+            Py_DECREF(items[i]);
+    }
+    return tuple;
+}
+
 bool tam_py_tensor_bytes(PyObject *tensor, const char *what, PyObject **out_capsule,
                          const void **out_data, size_t *out_bytes) {
     const tam_py_want want = {.what = what, .device = TAMIS_DEVICE_CPU};

@@ -146,6 +146,9 @@ class Reducer:
     def update(self) -> Optional[Dict[str, Any]]:
         """`update` as resolved: rule, beta1, beta2, epsilon, scale, match."""
     @property
+    def driver(self) -> Tuple[str, str]:
+        """Who drives the steps, "device" or "host", and why not a device."""
+    @property
     def residual_decay(self) -> float: ...
     @property
     def residual_length(self) -> int:
@@ -167,6 +170,9 @@ class Reducer:
     def test(self) -> bool: ...
     def wait(self) -> None: ...
     def join(self, stream: int = 0) -> None: ...
+    def outcome(self, back: int = 0) -> bool:
+        """Wait for the end of the joined step that is `back` (0 to 7) before the last one. False: no
+        rank applied it, for a gradient was not finite; with nonfinite="error" that raises."""
     def result(self) -> Tuple[bytes, bytes]:
         """Indices (uint32) and values (float32) of the last step, copied. CPU only."""
     def residual(self, out: Tensor) -> None:

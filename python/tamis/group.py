@@ -3,14 +3,16 @@
 
 import os
 import socket
-from typing import Any
+from typing import Any, Optional
 
 from . import launch, launcher
 from ._core import Comm, Layout, Reducer
 
 
-def init_process_group(backend: str = "gloo") -> None:
+def init_process_group(backend: Optional[str] = None) -> None:
     """torch.distributed.init_process_group under any launcher; does nothing if it was called.
+
+    backend  None: "cpu:gloo,cuda:nccl" where torch has a CUDA device and NCCL, else "gloo"
 
     With RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT it uses torch's env://. With MASTER_ADDR and
     MASTER_PORT alone, under srun, rank and size are Slurm's. Under MPI nothing need be set: rank 0
@@ -23,6 +25,7 @@ def init_process_group(backend: str = "gloo") -> None:
         )
     if dist.is_initialized():
         return
+    backend = backend or _usual_backend(dist)
     if launcher.env_init():
         dist.init_process_group(backend, init_method="env://")
     elif launcher.mpi_launched() or launcher.mpi_initialised() or not _slurm_meets():
@@ -30,6 +33,16 @@ def init_process_group(backend: str = "gloo") -> None:
     else:
         rank, size = launcher.number("SLURM_PROCID"), launcher.number("SLURM_STEP_NUM_TASKS")
         dist.init_process_group(backend, init_method="env://", rank=rank, world_size=size)
+
+
+def _usual_backend(dist: Any) -> str:
+    """Before torch 2 a group has one backend, and gloo serves tensors of both kinds."""
+    import torch
+
+    several = hasattr(dist, "Backend") and hasattr(dist.Backend, "backend_capability")
+    if several and dist.is_nccl_available() and torch.cuda.is_available():
+        return "cpu:gloo,cuda:nccl"
+    return "gloo"
 
 
 def _slurm_meets() -> bool:

@@ -169,7 +169,7 @@ def _open_torch(timeout_s: Optional[float]) -> Comm:
     return binding.carrier(timeout_s=timeout_s)
 
 
-def _open_nccl(timeout_s: Optional[float]) -> Comm:
+def _need_nccl() -> str:
     module = nccl_module()
     if module is None:
         raise launcher.error(
@@ -177,11 +177,26 @@ def _open_nccl(timeout_s: Optional[float]) -> Comm:
             "Build tamis with CUDA and NCCL, or pass transport='mpi' or 'torch'.",
             "TAMIS_E_UNSUPPORTED",
         )
+    return module
+
+
+def _open_nccl(timeout_s: Optional[float]) -> Comm:
+    _need_nccl()  # before ranks wait for each other
     bootstrap = open_carrier(timeout_s)
     try:
-        return Comm.nccl(module, bootstrap, _milliseconds(timeout_s))
+        return nccl_over(bootstrap, timeout_s)
     finally:
         bootstrap.close()
+
+
+def nccl_over(meeting: Comm, timeout_s: Optional[float] = None) -> Comm:
+    """NCCL among the ranks of a communicator, which may be closed afterwards. Collective."""
+    return Comm.nccl(_need_nccl(), meeting, _milliseconds(timeout_s))
+
+
+def over_torch(device: str) -> str:
+    """The transport between ranks that torch's process groups bring together."""
+    return "nccl" if device == "cuda" and nccl_module() else "torch"
 
 
 # --- the guard

@@ -282,6 +282,47 @@ static void test_all_ranks_decide_alike_on_nan(void **state) {
     }
 }
 
+/* -- what became of joined steps -------------------------------------------------------------- */
+
+enum { BAD = 2 };
+
+static void check_outcomes(test_rank *self, tamis_reducer *r, tamis_nonfinite policy) {
+    const tamis_status bad = policy == TAMIS_NONFINITE_ERROR ? TAMIS_E_NONFINITE : TAMIS_OK;
+    int applied;
+    for (uint32_t back = 0; back < 8; back++) {
+        bool is_bad = back < SEAT_STEPS && SEAT_STEPS - 1 - back == BAD;
+        applied = -1;
+        RANK_STATUS(self, is_bad ? bad : TAMIS_OK, tamis_reducer_outcome(r, back, &applied));
+        RANK_CHECK(self, applied == !is_bad, "step %u before the last: applied %d", back, applied);
+    }
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_outcome(r, 8, &applied));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_outcome(r, 0, NULL));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_outcome(NULL, 0, &applied));
+}
+
+/* All steps are joined at once, and one of them has no result. */
+static void ask_for_outcomes(test_rank *self) {
+    const seat_order order = {.nonfinite = *(const tamis_nonfinite *)self->shared};
+    const char *why = NULL;
+    seat s;
+    if (!seat_open(self, &order, &s))
+        return;
+    if (self->id == 1)
+        s.given[BAD * SEAT_N + 7] = 0.0f / 0.0f;
+    seat_join(self, &s, 0, SEAT_STEPS);
+    check_outcomes(self, s.reducer, order.nonfinite);
+    RANK_CHECK(self, strcmp(tamis_reducer_driver(s.reducer, &why), "device") == 0 && !why[0],
+               "the device does not drive: %s", why);
+    seat_close(&s);
+}
+
+static void test_the_outcome_of_a_joined_step_can_be_asked_for(void **state) {
+    static tamis_nonfinite policies[] = {TAMIS_NONFINITE_ERROR, TAMIS_NONFINITE_SKIP};
+    (void)state;
+    for (size_t i = 0; i < 2; i++)
+        ranks_run(2, 0, ask_for_outcomes, &policies[i]);
+}
+
 int main(void) {
     char path[SCRATCH_PATH];
     const struct CMUnitTest tests[] = {
@@ -292,6 +333,7 @@ int main(void) {
         cmocka_unit_test(test_a_state_moves_between_devices),
         cmocka_unit_test(test_a_density_that_cannot_be_kept_is_refused),
         cmocka_unit_test(test_all_ranks_decide_alike_on_nan),
+        cmocka_unit_test(test_the_outcome_of_a_joined_step_can_be_asked_for),
     };
     scratch_path("", path); /* before there are threads */
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT
 """tamis._core: every check of a tensor that comes by DLPack."""
 
+import gc
+
 import capsules
 import numpy as np
 import pytest
 from capsules import Exporter
 from core_support import N, alone, gradient, refused
+
+from tamis import _core
 
 VERSIONED = tuple(int(x) for x in np.__version__.split(".")[:2]) >= (2, 1)
 
@@ -89,6 +93,28 @@ def test_what_an_exporter_raises_is_the_cause():
 
     error = refused(alone().start, Broken())
     assert "on the moon" in str(error) and isinstance(error.__cause__, BufferError)
+
+
+class Curious(Exporter):
+    """What its __dlpack__ runs holds every object that there is, as gc.get_objects() in some thread
+    may do at any time."""
+
+    def __dlpack__(self, stream=None):
+        self.seen = gc.get_objects()
+        return super().__dlpack__(stream)
+
+
+def test_others_may_hold_all_objects_meanwhile():
+    layout, comm = _core.Layout([("a", 5), ("b", 7)]), _core.Comm.local(1)[0]
+    reducer = _core.Reducer(comm, layout, scheme="dense")
+    lent = [Curious(np.ones(5, np.float32)), Curious(np.ones(7, np.float32))]
+    reducer.ready(reducer.plan([0, 1], lent))
+    reducer.wait()
+    reducer.start(lent)
+    reducer.wait()
+    local = _core.Local(reducer, lent, steps=2)
+    local.step()
+    local.close()
 
 
 def test_strides_may_be_absent_and_axes_of_one_element_do_not_count():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """attach(ddp, optimizer=...): the script as it is written makes the right steps, or is refused."""
 
+import datetime
 import pathlib
 import warnings
 
@@ -207,15 +208,24 @@ def case_scaler():
 
 
 def case_subgroup():
-    """A group of one rank of two: works, or is refused at once, and works over a carrier."""
+    """A group of one rank of two attaches, the other does not; later the ranks make a group."""
     groups = [dist.new_group([rank], backend="gloo") for rank in range(2)]
     own = groups[dist.get_rank()]
-    net = ddp(network(), process_group=own)
-    first = ranks.told_after(lambda: tamis.torch.attach(net, DENSITY, timeout_s=60))
-    net = ddp(network(), process_group=own)
-    state = tamis.torch.attach(net, DENSITY, comm=tamis.torch.carrier(own))
+    found = []
+    for comm in (None, tamis.torch.carrier(own)):
+        net = ddp(network(), process_group=own)
+        if dist.get_rank() == 0:
+            state = tamis.torch.attach(net, DENSITY, comm=comm, timeout_s=60)
+            train(net, torch.optim.SGD(net.parameters(), 0.1), range(2))
+            found.append((state.comm.nranks, state.steps))
+            state.close()
+    limit = datetime.timedelta(seconds=20)
+    every = dist.new_group(backend="gloo", timeout=limit)
+    net = ddp(network(), process_group=every)
+    state = tamis.torch.attach(net, DENSITY, timeout_s=20)
     train(net, torch.optim.SGD(net.parameters(), 0.1), range(2))
-    return first, state.comm.nranks, state.steps
+    found.append((state.comm.nranks, state.steps))
+    return found
 
 
 # ------------------------------------------------------------------------------------- the tests
@@ -283,10 +293,9 @@ def test_adaptive_optimizers_are_warned_of(results):
         assert len(twice) == 1 and "makes one of it again" in twice[0]
 
 
-def test_a_subgroup_works_or_is_refused_at_once(results):
-    for (kind, sentence, took), nranks, steps in ranks.values(results, "case_subgroup"):
-        assert took < 30 and (kind is None or "tamis.torch.carrier(group)" in sentence)
-        assert (nranks, steps) == (1, 2)
+def test_a_subgroup_works_and_others_need_not_know(results):
+    first, second = ranks.values(results, "case_subgroup")
+    assert first == [(1, 2), (1, 2), (2, 2)] and second == [(2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -317,4 +326,4 @@ def test_each_combination_works_or_is_refused():
     job = jobs.mpirun(2, pathlib.Path(__file__).with_name("cases.py"))
     # Not the status: where an exchange was given up, ranks do not wait for each other in MPI's end.
     assert "31 passed, 0 failed" in job.out, job
-    assert job.out.count("; warns: ") == 3 and job.out.count("| refused: ") == 8, job
+    assert job.out.count("; warns: ") == 3 and job.out.count("| refused: ") == 7, job

@@ -175,7 +175,7 @@ def test_presets_train(two):
 
 def test_what_cannot_be_is_refused_with_a_sentence(two):
     words = (
-        "DistributedDataParallel averages", "float32 in host memory", "drift apart", "steps is 0",
+        "DistributedDataParallel averages", "local steps need float32", "drift apart", "steps is 0",
         "delay is 3", "not a torch.optim.Optimizer", "base or its momentum differs",
         "1 Local object(s) use it", "not a result of LocalSGD.state_dict", "neither copied",
         "was closed",

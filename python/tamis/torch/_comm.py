@@ -4,16 +4,15 @@
 import ctypes
 import datetime
 import hashlib
-import inspect
 import os
 import re
 import weakref
-from typing import Any, Iterable, List, Optional, Union
+from typing import Any, Dict, Iterable, List, Optional, Union
 
 import torch
 import torch.distributed as dist
 
-from .. import _core
+from .. import _core, launch
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -89,12 +88,16 @@ def leave(comm: _core.Comm) -> None:
         gather.leave()
 
 
-def carrier(group: Optional[Any] = None, timeout_s: Optional[float] = None) -> _core.Comm:
+def carrier(
+    group: Optional[Any] = None, timeout_s: Optional[float] = None, device: str = "cpu"
+) -> _core.Comm:
     """A communicator over a torch process group: the one given, or a new one over all ranks.
 
     group      a group for host memory (gloo) that nothing else uses while reducers of this
                communicator live; the caller destroys it. None: dist.new_group("gloo").
     timeout_s  deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s; a given group has its own
+    device     "cuda": over NCCL, on the current device; the group only brings the ranks together,
+               and is free again afterwards
 
     Collective: yes, over the group
     Errors:     RuntimeError if torch.distributed is not initialised or the group is not for host
@@ -118,30 +121,84 @@ def carrier(group: Optional[Any] = None, timeout_s: Optional[float] = None) -> _
         dist.get_rank(group), gather.nranks, gather, round(limit_s * 1000)
     )
     _gathers[comm] = gather
+    return _over_nccl(comm, timeout_s) if device == "cuda" else comm
+
+
+def _over_nccl(meeting: _core.Comm, timeout_s: Optional[float]) -> _core.Comm:
+    """NCCL among the ranks of a communicator, which is left."""
+    try:
+        made = launch.nccl_over(meeting, timeout_s)
+    finally:
+        meeting.close()
+        leave(meeting)
+    launch.remember(made)
+    return made
+
+
+def carriers_of(
+    group: Any, number: int, timeout_s: Optional[float], nccl: bool
+) -> List[_core.Comm]:
+    """Communicators over a group that is not all ranks; over NCCL they meet there only.
+    Collective over the group."""
+    made = []
+    for _ in range(number):
+        comm = _carrier_among(group, seconds(timeout_s))
+        made.append(_over_nccl(comm, timeout_s) if nccl else comm)
+    return made
+
+
+# How often some ranks have met in a store, which is the same number on all of them.
+_meetings: Dict[str, int] = {}
+_store: List[Any] = []  # where they met; another one after torch.distributed began anew
+
+
+def _meeting(ranks: str) -> Any:
+    store = dist.distributed_c10d._get_default_store()
+    if not _store or _store[0] is not store:
+        _meetings.clear()
+        _store[:] = [store]
+    _meetings[ranks] = _meetings.get(ranks, 0) + 1
+    return dist.PrefixStore(f"tamis/{ranks}/{_meetings[ranks]}", store)
+
+
+class _Alone:
+    """gloo among some ranks, not known to torch.distributed: what new_group counts must be the same
+    on all ranks of the job, of which others may not attach anything."""
+
+    def __init__(self, group: Any, limit_s: float) -> None:
+        self.gloo = dist.ProcessGroupGloo(
+            _meeting("_".join(map(str, _ranks_of(group)))),
+            dist.get_rank(group),
+            dist.get_world_size(group),
+            datetime.timedelta(seconds=limit_s),
+        )
+
+
+def _ranks_of(group: Any) -> List[int]:
+    """Of the job, in the order of the group."""
+    return [int(dist.get_global_rank(group, r)) for r in range(dist.get_world_size(group))]
+
+
+def _carrier_among(group: Any, limit_s: float) -> _core.Comm:
+    gather = _AloneGather(_Alone(group, limit_s), dist.get_world_size(group))
+    comm = _core.Comm.callback(dist.get_rank(group), gather.nranks, gather, round(limit_s * 1000))
+    _gathers[comm] = gather
     return comm
 
 
-def carriers_of(group: Any, number: int, timeout_s: Optional[float]) -> List[_core.Comm]:
-    """Communicators over a group that is not all ranks. Collective over the group."""
-    ranks_of = getattr(dist, "get_process_group_ranks", None)
-    options = inspect.signature(dist.new_group).parameters
-    if ranks_of is None or "use_local_synchronization" not in options:
-        raise RuntimeError(
-            "DistributedDataParallel has a process group that is not all ranks, for which this"
-            " torch (before 2.1) makes no other that the members alone could ask for. On all ranks"
-            ' of the job call group = torch.distributed.new_group(ranks, backend="gloo") for each'
-            " such group, then on its members tamis.torch.attach(ddp,"
-            " comm=tamis.torch.carrier(group))"
-        )
-    limit = datetime.timedelta(seconds=seconds(timeout_s))
-    made = []
-    for _ in range(number):
-        own = dist.new_group(
-            ranks_of(group), timeout=limit, backend="gloo", use_local_synchronization=True
-        )
-        made.append(carrier(own, timeout_s))
-        _gathers[made[-1]].own = True
-    return made
+class _AloneGather(_Gather):
+    def __init__(self, alone: _Alone, nranks: int) -> None:
+        self.group, self.own, self.nranks = alone, True, nranks
+
+    def _gather(self, send: memoryview, recv: memoryview) -> None:
+        if self.group is None:
+            raise RuntimeError("this rank abandoned the process group")
+        received = torch.frombuffer(recv, dtype=torch.uint8).view(self.nranks, -1)
+        sent = torch.frombuffer(bytearray(send), dtype=torch.uint8)  # needs a writable buffer
+        self.group.gloo.allgather([list(received)], [sent]).wait()
+
+    def leave(self) -> None:
+        self.group = None  # the last reference closes its sockets
 
 
 # ------------------------------------------------------------------------- once before training
@@ -198,15 +255,23 @@ def broadcast_parameters(module_or_tensors: Tensors, comm: Optional[_core.Comm] 
             mine = data if comm.rank == 0 else torch.zeros_like(data)
             data = _sum_bytes(comm, mine)
         else:
-            data = _broadcast(data)
+            data = _broadcast(data, tensor.device)
         same = data.view(tensor.dtype).view(tensor.shape)
         tensor.copy_(same)
 
 
-def _broadcast(data: torch.Tensor) -> torch.Tensor:
+def _for_backend(data: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Where the default group takes tensors: in host memory if it can, else on a device, that of
+    what the bytes are of rather than the current one."""
+    if "gloo" in dist.get_backend() or "nccl" not in dist.get_backend():
+        return data
+    return data.to(device) if device.type == "cuda" else data.cuda()
+
+
+def _broadcast(data: torch.Tensor, device: torch.device) -> torch.Tensor:
     _need_distributed()
-    if "nccl" in dist.get_backend():
-        on_device = data.cuda()
+    on_device = _for_backend(data, device)
+    if on_device is not data:
         dist.broadcast(on_device, 0)
         return on_device.cpu()
     data = data.clone()
@@ -220,24 +285,26 @@ def replicas_identical(module_or_tensors: Tensors, comm: Optional[_core.Comm] = 
     Collective: yes              Errors: as broadcast_parameters
     """
     digest = hashlib.blake2b(digest_size=32)
-    for tensor in _tensors(module_or_tensors, False):
+    tensors = _tensors(module_or_tensors, False)
+    for tensor in tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         if tensor.numel():
             data = _bytes_of(tensor)
             digest.update((ctypes.c_char * data.numel()).from_address(data.data_ptr()))
     own = torch.tensor(list(digest.digest()), dtype=torch.uint8)
-    rows = _gather(own, comm)
+    rows = _gather(own, comm, next((t.device for t in tensors), own.device))
     return bool((rows == own).all())
 
 
-def _gather(own: torch.Tensor, comm: Optional[_core.Comm]) -> torch.Tensor:
+def _gather(
+    own: torch.Tensor, comm: Optional[_core.Comm], device: torch.device
+) -> torch.Tensor:
     if comm is not None:
         rows = torch.zeros((comm.nranks, own.numel()), dtype=torch.uint8)
         rows[comm.rank] = own
         return _sum_bytes(comm, rows.view(-1)).view_as(rows)
     _need_distributed()
-    if "nccl" in dist.get_backend():
-        own = own.cuda()
+    own = _for_backend(own, device)
     parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, own)
     return torch.stack(parts).cpu()

@@ -28,7 +28,7 @@ class Figures:
     ) -> None:
         """Add a step that has ended; backward (or step) waited `exposed_s` for it."""
         last = {
-            "length": sum(row["length"] for row in rows),
+            "length": sum(group.layout.length for group in groups),
             "selected": 0 if lost else sum(row["selected"] for row in rows),
             "wire_bytes": sum(row["wire_bytes"] for row in rows),
             "dense_bytes": sum(dense_bytes(group) for group in groups),
@@ -50,6 +50,14 @@ class Figures:
             last["wire_bytes"], last["dense_bytes"], now - self._ended, hidden_s, exposed_s
         )
         self._ended = now
+
+    def renew(self, rows: List[Dict[str, Any]]) -> None:
+        """The last step has ended on the device, whose figures were those of an earlier one."""
+        if not self.last or self.last["wire_bytes"] or not any(row["steps"] for row in rows):
+            return
+        self.last["selected"] = sum(row["selected"] for row in rows)
+        self.last["wire_bytes"] = sum(row["wire_bytes"] for row in rows)
+        self.wire_bytes += self.last["wire_bytes"]
 
     def read(self, groups: List[Group]) -> Dict[str, Any]:
         last = dict(self.last, seconds=dict(self.last["seconds"])) if self.last else {}

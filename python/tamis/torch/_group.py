@@ -112,6 +112,8 @@ class Group:
             self.waiter = Waiter()
             weakref.finalize(self, self.waiter.stop)
         self.host_waits = host_waits
+        self._joined: Optional[_core.Reducer] = None  # whose device made the last step
+        self._untold = False  # nobody has asked for its outcome
 
     def choose(self, warm: bool) -> bool:
         """Choose the reducer of the next steps. True if it changed: old plans are then void."""
@@ -124,14 +126,36 @@ class Group:
         if self.waiter is not None:
             self.waiter.begin(self.reducer)
 
-    def finish(self, stream: int) -> None:
-        """Put the result into the gradients (CUDA: in the order of the stream), or raise."""
+    def finish(self, stream: int) -> bool:
+        """Put the result into the gradients, or raise. Returns whether there is one.
+
+        A device that runs a step by itself puts it there in the order of the stream, and what
+        became of the step is known later. So this tells of the step before, on all ranks alike.
+        """
         if self.waiter is not None and self.waiter.waiting:
             self.waiter.join()
         elif self.host_waits:
             self.reducer.wait()
         else:
-            self.reducer.join(stream)
+            return self._join(stream)
+        return not self.reducer.stats()["skipped"]
+
+    def _join(self, stream: int) -> bool:
+        before, self._joined = self._joined, self.reducer
+        self.reducer.join(stream)
+        if self.reducer.driver[0] == "host":  # join has waited
+            return not self.reducer.stats()["skipped"]
+        self._untold = True
+        if before is None:
+            return True
+        return before.outcome(1 if before is self.reducer else 0)
+
+    def outcome(self) -> None:
+        """Wait for the last step and raise what became of it, once. The next step tells it, too, for
+        it must do so on all ranks alike, and this is asked on some."""
+        untold, self._untold = self._untold, False
+        if untold and self._joined is not None:
+            self._joined.outcome()
 
     def residual(self) -> torch.Tensor:
         """A copy of this rank's residual: float32, one element per element of the layout.
@@ -214,6 +238,7 @@ class Group:
             old.close()
             first = first or report
         self.comm = smaller
+        self._joined, self._untold = None, False
         assert first is not None
         return first
 

@@ -25,8 +25,10 @@ class LocalSGD(torch.optim.Optimizer):
         with opt.base():                          # the model that all ranks have in common
             evaluate(model)
 
-    parameters  a module, or pairs of name and parameter: float32, in host memory; alike on all ranks,
-                which is checked (tamis.torch.broadcast_parameters)
+    parameters  a module, or pairs of name and parameter: float32, in host memory or on one CUDA
+                device; alike on all ranks, which is checked (tamis.torch.broadcast_parameters).
+                Rounds are made in host memory: from a device parameters are copied there and back
+                in those steps that exchange, and in no others
     steps       H, local steps of a round
     outer_lr, momentum   of the outer optimizer, SGD with Nesterov momentum
     delay       steps that ranks go on beside an exchange; steps_max, offset, wait_share: see
@@ -75,7 +77,13 @@ class LocalSGD(torch.optim.Optimizer):
         self._check(rows)
         self._keeps = scheme != "dense"
         self._places = self._locate()
+        self._delay = delay
         self._runs = self._flat()
+        # What the library reads and writes: the parameters, or copies of those on a device.
+        self._shared = self._runs
+        if rows[0][1].device.type == "cuda":
+            self._shared = [torch.empty(run.numel()) for run in self._runs]
+            self._fetch()
         if density is None:
             density = 1.0 if scheme in ("dense", "quantized") else 0.01
         rounds: Dict[str, Any] = dict(
@@ -94,7 +102,7 @@ class LocalSGD(torch.optim.Optimizer):
             self.reducer = _core.Reducer(
                 self.comm, layout, scheme=scheme, density=density, **options
             )
-            self.local = _core.Local(self.reducer, self._runs, **rounds)
+            self.local = _core.Local(self.reducer, self._shared, **rounds)
         except BaseException:
             self._leave()
             raise
@@ -114,10 +122,10 @@ class LocalSGD(torch.optim.Optimizer):
 
     def _check(self, rows: List[Any]) -> None:
         for name, parameter in rows:
-            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            if parameter.dtype != torch.float32:
                 raise TypeError(
                     f"parameter {name!r} is {parameter.dtype} on {parameter.device}: local steps"
-                    " need float32 in host memory"
+                    " need float32"
                 )
         known = {id(parameter) for parameter in self._parameters}
         for number, group in enumerate(self.optimizer.param_groups):
@@ -149,9 +157,30 @@ class LocalSGD(torch.optim.Optimizer):
                     f" {old[1]} and {old[2]} when LocalSGD was made: change shape or memory format"
                     " (channels_last) before"
                 )
+        shares = self._shared is self._runs
+        if (self._parameters[0].device.type == "cpu") != shares:
+            raise RuntimeError(
+                f"the parameters are on {self._parameters[0].device} now: move the model before"
+                f" {type(self).__name__} is made"
+            )
         self._runs = self._flat()
-        self.local.rebind(self._runs)
+        if shares:
+            self._shared = self._runs
+            self.local.rebind(self._shared)
         self._places = places
+
+    def _is_due(self) -> bool:
+        """Whether the step that comes reads or writes parameters (tamis_local_step)."""
+        row = self.local.stats()
+        return bool(row["position"] + 1 >= (self._delay if row["under_way"] else row["steps"]))
+
+    def _fetch(self) -> None:
+        for copy, run in zip(self._shared, self._runs):
+            copy.copy_(run)
+
+    def _send(self) -> None:
+        for copy, run in zip(self._shared, self._runs):
+            run.copy_(copy)
 
     # ------------------------------------------------------------------------------ the caller
 
@@ -159,7 +188,14 @@ class LocalSGD(torch.optim.Optimizer):
         """A step of the wrapped optimizer; at the end of a round, the exchange."""
         loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
         self._follow()
-        self.local.step()
+        if self._shared is self._runs or not self._is_due():
+            self.local.step()
+            return loss
+        self._fetch()
+        try:
+            self.local.step()
+        finally:  # what a failed round leaves counts, too
+            self._send()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

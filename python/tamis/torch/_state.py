@@ -12,6 +12,7 @@ from .. import _core, energy, launch
 from . import _checkpoint, _comm, _guard, _move, _parameters, _plot, _takeover, _update
 from ._figures import Figures, joules, merged
 from ._group import Group, Place
+from ._streams import Streams, on
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,9 +62,12 @@ class SparseState:
     state: it leaves its communicators, so that no rank waits for it longer than the deadline, and
     every later step raises the first cause again. state_dict() still works.
 
-    Parameters on CUDA need a build with CUDA and work on the current stream. If NCCL carries
-    parameters of a single dtype, the host waits for nothing, so a later step raises the error of
-    an earlier one. None of this has ever been run on a GPU.
+    Parameters on CUDA need a build with CUDA. Gradients are taken behind the stream that is current
+    when they are complete, and results appear on the one that is current at the end (the hook's
+    return, synchronize, step). If NCCL carries parameters of a single dtype and there is no scaler,
+    the host does not wait for a step: NaN and Inf in it are raised by the step after it, on all
+    ranks, whose own result is then in the gradients; stats, state_dict and close tell those of the
+    last step.
 
     Errors: TypeError, ValueError for what is wrong with the parameters; `Error` as tamis.Reducer
     """
@@ -125,14 +129,11 @@ class SparseState:
         self._tell_adaptive = True
         group = _subgroup_of(parameters)
         if comm is None and group is not None:
-            if transport not in ("auto", "torch"):
-                raise ValueError(
-                    "DistributedDataParallel has a process group that is not all ranks, but"
-                    f" transport {transport!r} is of all: leave the transport out, or give comm="
-                )
-            comms = _comm.carriers_of(group, len(families), timeout_s)
+            with on(self.device):
+                comms = _subgroup_comms(group, len(families), transport, timeout_s, self.device)
         else:
-            comms = _communicators(comm, len(families), transport, timeout_s, self.device)
+            with on(self.device):
+                comms = _communicators(comm, len(families), transport, timeout_s, self.device)
         _check_ranks(parameters, comms)
         self._own_comms = comms if comm is None else []
         self._ddp = isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
@@ -143,10 +144,11 @@ class SparseState:
         )
         try:
             _guard.check_options(comms[0], common)
-            self.groups = [
-                Group(family, one, options, warmup > 0, overlap, host_waits)
-                for family, one in zip(families, comms)
-            ]
+            with on(self.device):
+                self.groups = [
+                    Group(family, one, options, warmup > 0, overlap, host_waits)
+                    for family, one in zip(families, comms)
+                ]
         except BaseException:
             self._leave_comms()
             raise
@@ -166,6 +168,7 @@ class SparseState:
         self._closed = False
         self._cache: Dict[int, Place] = {}
         self._futures: List[Tuple[Any, torch.Tensor]] = []
+        self._streams = Streams(self.device)
         self._telling = False  # an error is on its way to backward()
         self._clear_step()
         self._unused = weakref.finalize(self, _guard.tell_unused)
@@ -177,7 +180,7 @@ class SparseState:
         self._held: List[Place] = []  # those of _places not handed over yet
         self._marked = 0
         self._scale = 1.0
-        self._stream = 0
+        self._streams.clear()
 
     def _locate(self, parameter: torch.Tensor) -> Tuple[Group, int]:
         found = self._index.get(id(parameter))
@@ -195,6 +198,7 @@ class SparseState:
             self._begin()
         self._marked += len(place.segments)
         self._places.append(place)
+        self._streams.arrive()
         if self.overlap and not hold and self.clip_norm is None:
             self._leave(place)
         else:
@@ -202,9 +206,9 @@ class SparseState:
 
     def _leave(self, place: Place) -> None:
         with torch.profiler.record_function("tamis: start"):
-            if self._taken is not None:
-                self._taken.decay(place, 1.0 / self._scale)
-            place.group.ready(place.plan, self._scale, self._stream)
+            if self._taken is not None and self._taken.decay(place, 1.0 / self._scale):
+                self._streams.arrive()
+            place.group.ready(place.plan, self._scale, self._streams.given())
 
     @torch.no_grad()
     def _clip(self) -> None:
@@ -221,8 +225,6 @@ class SparseState:
         if self.scaler is not None:
             self._scale = 1.0 / self.scaler.get_scale()
         self._check_parameters()
-        if self.device.type == "cuda":
-            self._stream = torch.cuda.current_stream(self.device).cuda_stream
 
     def _check_parameters(self) -> None:
         made = self.figures.steps
@@ -240,20 +242,22 @@ class SparseState:
         begin = time.perf_counter()
         if self._marked != len(self._index):
             raise RuntimeError(self._missing())
+        self._streams.gather()
         if self.clip_norm is not None:
             self._clip()
+            self._streams.arrive()
         for place in self._held:
             self._leave(place)
-        failure = None
+        failure, lost = None, False
         for group in self.groups:
             try:
-                group.finish(self._stream)
+                lost |= not group.finish(self._streams.now())
             except _core.Error as error:
                 if error.lost != "step":
                     raise
                 failure = error
         rows = [group.reducer.stats() for group in self.groups]
-        lost = failure is not None or any(row["skipped"] for row in rows)
+        lost = lost or failure is not None
         if lost and len(self.groups) > 1:
             self._take_back([group for group, row in zip(self.groups, rows) if not row["skipped"]])
         self._rescale(lost)
@@ -357,12 +361,34 @@ class SparseState:
         time beside backward) and, per step, "density" (actual), "selected" and, with clip_norm,
         "gradient_norm" (of this rank's whole gradient); "groups": tamis_stats of each dtype. With a
         meter "energy": its joules by phase, from this host's counters; None if nothing is known;
-        meter.read() then says why.
+        meter.read() then says why. "driver": "device" or "host", who drives the steps (docs/cuda.md);
+        "driver_reason": what keeps the host at it where gradients are on a device.
+
+        It waits for the last step on a device, and raises what became of it.
         """
+        self._tell_outcome()
+        return self._figures()
+
+    def _tell_outcome(self) -> None:
+        """Where a device runs the steps, an error of the last one would else be told by the next."""
+        if self.error is not None or self._closed or self._marked:
+            return
+        for group in self.groups:
+            group.outcome()
+        self.figures.renew([group.reducer.stats() for group in self.groups])
+
+    def _figures(self) -> Dict[str, Any]:
         figures = dict(self.figures.read(self.groups), density_asked=self.density)
+        figures["driver"], figures["driver_reason"] = self._driver()
         if self.meter is not None:
             figures["energy"] = joules(self.meter)
         return figures
+
+    def _driver(self) -> Tuple[str, str]:
+        """Who drives the steps, and why a device does not; of several dtypes the first that the host
+        drives."""
+        every = [group.reducer.driver for group in self.groups]
+        return next((one for one in every if one[0] == "host"), every[0])
 
     def scalars(self) -> Dict[str, float]:
         """The figures of the last step as flat numbers, for loggers (TensorBoard's add_scalar,
@@ -415,6 +441,7 @@ class SparseState:
         after a failure, but not within a step.
         """
         self._settle()
+        self._tell_outcome()
         return _checkpoint.save(self)
 
     def load_state_dict(
@@ -482,12 +509,18 @@ class SparseState:
     def close(self) -> None:
         """Free reducers, and communicators that the state made. A second call does nothing.
 
-        Errors: `Error` if another thread is inside a step
+        Errors: `Error` if another thread is inside a step; that of the last step on a device, if
+                nothing has raised it yet: all is closed then
         """
         if self._closed:
             return
         self._unused()
         self._settle()
+        failure: Optional[_core.Error] = None
+        try:
+            self._tell_outcome()
+        except _core.Error as error:
+            failure = error
         if self._attached is not None:
             self._attached.close()
         self._cache.clear()
@@ -497,9 +530,13 @@ class SparseState:
         for comm in self._own_comms:
             comm.close()
         self._leave_comms()
+        if failure is not None:
+            raise failure
 
     def __repr__(self) -> str:
-        figures = self.stats()
+        if self._closed:
+            return f"SparseState({self.scheme!r}, density={self.density}, closed)"
+        figures = self._figures()
         total, last = figures["total"], figures["step"]
         rule = f", update={self.update['rule']!r}" if self.update else ""
         text = (
@@ -511,6 +548,9 @@ class SparseState:
                 f", {last['density']:.2%} of the entries in {last['wire_bytes']:,} bytes a step,"
                 f" 1/{total['compression']:.1f} of dense, {last['hidden']:.0%} hidden"
             )
+        if self.device.type == "cuda":
+            why = figures["driver_reason"]
+            text += f", driven by the {figures['driver']}" + (f" ({why})" if why else "")
         return text + (f", ended by: {self.error})" if self.error else ")")
 
     def __reduce__(self) -> NoReturn:
@@ -548,6 +588,21 @@ def _subgroup_of(parameters: _parameters.Parameters) -> Optional[Any]:
         return None
     group, every = parameters.process_group, torch.distributed.get_world_size()
     return group if torch.distributed.get_world_size(group) != every else None
+
+
+def _subgroup_comms(
+    group: Any, number: int, transport: str, timeout_s: Optional[float], device: torch.device
+) -> List[_core.Comm]:
+    """Communicators of the ranks of a process group that is not all of them."""
+    taken, reason = launch.choose(transport, device.type)
+    if taken == "mpi" and transport == "auto":
+        taken = launch.over_torch(device.type)
+    if taken not in ("torch", "nccl"):
+        raise ValueError(
+            "DistributedDataParallel has a process group that is not all ranks, but transport"
+            f" {taken!r} is of all ({reason}): leave the transport out, or give comm="
+        )
+    return _comm.carriers_of(group, number, timeout_s, taken == "nccl")
 
 
 def _check_ranks(parameters: _parameters.Parameters, comms: List[_core.Comm]) -> None:

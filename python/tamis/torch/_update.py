@@ -148,8 +148,10 @@ class Taken:
             )
 
     @torch.no_grad()
-    def decay(self, place: "Place", scale: float) -> None:
-        """Add the gradient of weight decay to that of the loss, which is multiplied by `scale`."""
+    def decay(self, place: "Place", scale: float) -> bool:
+        """Add the gradient of weight decay to that of the loss, which is multiplied by `scale`.
+        Returns whether anything was added."""
+        added = False
         for segment, tensor in zip(place.segments, place.tensors):
             parameter = place.group.parameters[segment]
             number = self._number.get(id(parameter))
@@ -161,6 +163,8 @@ class Taken:
                 gradient = tensor if tensor.shape == parameter.shape else parameter.grad
                 assert gradient is not None
                 gradient.add_(parameter, alpha=scale * group["weight_decay"])
+                added = True
+        return added
 
     def step(self) -> None:
         """Apply the updates, which are in the gradients."""
