@@ -180,7 +180,7 @@ def check_hot(nvcc, tree, folder):
 
 def check_all(nvcc, tree, folder):
     for source in sorted(tree.glob("kernels/cuda/*.cu")):
-        for arch in "sm_80", "sm_90", "sm_100", "sm_120", "compute_90":
+        for arch in "sm_80", "sm_90", "compute_90":
             built = build(nvcc, tree, source, arch, folder)
             if built and arch != "compute_90":
                 check_spills(source.name, arch, built[1])
