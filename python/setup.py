@@ -4,7 +4,7 @@
     pip install ./python                                    # needs a package index, for setuptools
     pip install --no-build-isolation ./python               # with those of the system
     CMAKE_ARGS="-DTAMIS_MPI=OFF" pip install ./python       # options of CMake, see cmake/options.cmake
-    CMAKE_ARGS="-DTAMIS_CUDA=ON" pip install ./python       # for CUDA, which is left out unless asked for
+    CMAKE_ARGS="-DTAMIS_CUDA=ON" pip install ./python       # for CUDA; or wheel.sh, which finds nvcc
     python3 -m build --sdist ./python                       # a source archive; wheel.sh makes all
 
 Everything that is made lies in a temporary folder, nothing in the source tree. What is built is said
@@ -79,7 +79,7 @@ class build_with_cmake(build_ext):
     def run(self):
         find_tools()
         begin = time.monotonic()
-        # A wheel that is linked with CUDA cannot be imported where there is none.
+        # Kernels take minutes to compile: wheel.sh asks for them.
         configure = ["cmake", "-S", TOP, "-B", self.build_temp, "-DCMAKE_BUILD_TYPE=Release"]
         configure += ["-DTAMIS_CUDA=OFF"]
         if "CMAKE_GENERATOR" not in os.environ and shutil.which("ninja"):

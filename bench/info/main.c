@@ -159,7 +159,7 @@ static void print_survival(void) {
         "`TAMIS_E_UNSUPPORTED` |\n"
         "| nccl | keep the communicator it was made over: shrink that one, and make another by "
         "`tamis_comm_create_nccl` over the smaller. Or the list that the caller gives, with NCCL "
-        "2.28 and `TAMIS_GRAPHS=off`; else `TAMIS_E_UNSUPPORTED` (`tamis/nccl.h`) |\n\n"
+        "2.28.7 and `TAMIS_GRAPHS=off`; else `TAMIS_E_UNSUPPORTED` (`tamis/nccl.h`) |\n\n"
         "- All ranks that are left call `tamis_comm_shrink`, and get the same ranks. Lists that\n"
         "  differ give `TAMIS_E_MISMATCH` on all (nccl: `TAMIS_E_TIMEOUT`); after an error the\n"
         "  call may be repeated, but not over nccl. A rank that comes when the others have gone\n"

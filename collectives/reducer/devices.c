@@ -11,10 +11,9 @@
 
 static tamis_status find_cuda(const tam_device **out) {
 #ifdef TAM_HAVE_CUDA
-    const char *reason = tam_cuda_reason();
+    const char *reason = tam_cuda_find(out);
     if (reason)
         return tam_fail(TAMIS_E_UNSUPPORTED, "TAMIS_DEVICE_CUDA: %s", reason);
-    *out = &tam_device_cuda;
     return TAMIS_OK;
 #else
     (void)out;

@@ -14,14 +14,14 @@
 
 #include <stdio.h>
 
-/* Absent before 2.28, and in headers of that age: NULL then. */
+/* Since 2.28.7 and 2.27. Absent before, and in headers of that age: NULL then. */
 #pragma weak ncclCommRevoke
 #pragma weak ncclCommShrink
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int nexcluded, ncclComm_t *child,
                             ncclConfig_t *config, int flags);
 
-enum { SHRINK_MIN = NCCL_VERSION(2, 28, 0), DEFAULT_FLAGS = 0 };
+enum { SHRINK_MIN = NCCL_VERSION(2, 28, 7), DEFAULT_FLAGS = 0 };
 
 #define REVOKE_NS UINT64_C(5000000000)
 #define GRACE_NS UINT64_C(5000000000) /* for the abort of a making that has not ended in time */
@@ -80,7 +80,7 @@ static tamis_status check(const tam_nccl *self, const tam_left *left) {
     if (!tam_nccl_shrinks(self))
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "rank %u: %s: NCCL %d has no ncclCommRevoke and ncclCommShrink, which came "
-                        "with 2.28; %s",
+                        "with 2.28.7 and 2.27; %s",
                         self->rank, call, self->version, other_way);
     if (atomic_load(&self->captured))
         return tam_fail(TAMIS_E_UNSUPPORTED,

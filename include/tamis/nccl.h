@@ -36,7 +36,7 @@ extern "C" {
  *     tamis_reducer_move(reducer, next, NULL, &moved);
  *
  * Who knows the ranks that are left by other means needs no bootstrap: tamis_comm_shrink of the
- * communicator itself, with a list. NCCL must then be able to revoke it (ncclCommRevoke, 2.28):
+ * communicator itself, with a list. NCCL must then be able to revoke it (ncclCommRevoke, 2.28.7):
  * that ends what has been launched, but not what a graph launches later. So where steps were
  * captured, by the library (TAMIS_GRAPHS, on by default) or by the caller, work is aborted instead,
  * and tamis_comm_shrink answers UNSUPPORTED.

@@ -380,7 +380,7 @@ typedef struct tamis_shrink {
  *                ranks of the new network compare their lists over it
  *     mpi        needs an MPI with ULFM (Open MPI 5, mpirun --with-ft ulfm); see mpi.h
  *     nccl       `ranks` must be given, and all of them must come; lists that differ give TIMEOUT,
- *                and NCCL has no second try. Needs NCCL 2.28, and steps that were not captured as
+ *                and NCCL has no second try. Needs NCCL 2.28.7, and steps that were not captured as
  *                graphs (TAMIS_GRAPHS=off). Without these conditions: see nccl.h
  *
  * After an error nothing was made, and the call may be repeated (not over nccl), unless the others

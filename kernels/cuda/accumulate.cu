@@ -189,26 +189,27 @@ template <tam_form FORM> static __device__ float sum_squares(const float s[16]) 
     return sum;
 }
 
-/* What the warps of a block share: registers are scarce. */
+/* What the warps of a block share, and what each leaves here while it adds: registers are few. */
 struct team {
     tam_cuda_source source;
     uint32_t mine;
     uint32_t nonfinite;
-    uint32_t run, next; /* numbers of runs */
-    uint32_t found;     /* candidates in this run */
+    uint32_t run, next;                     /* numbers of runs */
+    uint32_t found;                         /* candidates in this run */
+    uint32_t cursor[TAM_BLOCK_WARPS];       /* of the pool */
+    tam_cuda_chunk coming[TAM_BLOCK_WARPS]; /* the next chunk of a warp */
 };
 
-/* A warp on its way through a run. */
-struct walker {
-    uint32_t number, end; /* of its chunk; of the run's chunks */
-    tam_cuda_chunk next;
-    uint32_t cursor; /* of the pool */
-};
+static __device__ __forceinline__ uint32_t end_of_run(const tam_cuda_accumulate &job,
+                                                      const team *all) {
+    return tam_chunks_of(job.grid, {all->run, all->run + 1}).end;
+}
 
-/* Read what the chunk after this one is, so that it is there when it is needed. */
-static __device__ __forceinline__ void look_ahead(const tam_cuda_accumulate &job, walker *w) {
-    uint32_t number = w->number + TAM_BLOCK_WARPS;
-    w->next = tam_chunk_of(job.grid, number < w->end ? number : w->number);
+/* Read what a warp's next chunk is, so that it is there when it is needed. */
+static __device__ __forceinline__ void look_ahead(const tam_cuda_accumulate &job, team *all,
+                                                  uint32_t number) {
+    if (threadIdx.x % 32 == 0 && number < end_of_run(job, all))
+        all->coming[threadIdx.x / 32] = tam_chunk_of(job.grid, number);
 }
 
 /* The compiler moves no load past the barrier: so all of them are under way before one is waited
@@ -218,7 +219,7 @@ static __device__ __forceinline__ void look_ahead(const tam_cuda_accumulate &job
 template <typename TYPE, tam_form FORM, bool CLEAR, bool UPDATE>
 static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda_chunk &chunk,
                                   bool own, uint32_t threshold, typename TYPE::element *grad,
-                                  team *all, walker *w) {
+                                  team *all, uint32_t number) {
     uint32_t lane = threadIdx.x % 32, hits = 0, bad = 0, count = 0, offset = 0;
     const tam_optimizer &rule = all->source.optimizer;
     const bool moments = UPDATE && FORM == TAM_VECTOR; /* in registers */
@@ -232,7 +233,7 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda
     }
     if (FORM != TAM_PART)
         __syncwarp();
-    look_ahead(job, w);
+    look_ahead(job, all, number + TAM_BLOCK_WARPS);
     float scale = all->source.scale, decay = all->source.decay;
 #pragma unroll
     for (uint32_t r = 0; r < 16; r++) {
@@ -259,17 +260,20 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda
     if (bad != 0)
         atomicAdd(&all->nonfinite, (uint32_t)__popc(bad));
     if (threshold < TAM_INFINITE_BITS && __ballot_sync(TAM_WARP, hits != 0) != 0) {
-        count = FORM == TAM_VECTOR ? tam_append_rows(job, chunk.begin, hits, &w->cursor)
-                                   : tam_append_columns(job, chunk.begin, hits, &w->cursor);
-        offset = w->cursor - count;
-        if (lane == 0)
+        uint32_t cursor = all->cursor[threadIdx.x / 32];
+        count = FORM == TAM_VECTOR ? tam_append_rows(job, chunk.begin, hits, &cursor)
+                                   : tam_append_columns(job, chunk.begin, hits, &cursor);
+        offset = cursor - count;
+        if (lane == 0) {
+            all->cursor[threadIdx.x / 32] = cursor;
             atomicAdd(&all->found, count);
+        }
     }
     if (lane == 0) {
-        job.chunk_sums[w->number] = sum;
+        job.chunk_sums[number] = sum;
         if (own) {
-            job.candidates.chunk_offset[w->number] = offset;
-            job.candidates.chunk_count[w->number] = count;
+            job.candidates.chunk_offset[number] = offset;
+            job.candidates.chunk_count[number] = count;
         }
     }
 }
@@ -291,15 +295,14 @@ static __device__ void add(uint64_t *to, uint32_t count) {
 
 /* The chunks of a run; warps take them in turn. */
 template <typename TYPE, bool CLEAR, bool UPDATE>
-static __device__ void walk(const tam_cuda_accumulate &job, team *all, walker *w) {
+static __device__ void walk(const tam_cuda_accumulate &job, team *all) {
     const tam_cuda_source &source = all->source;
-    tam_run chunks = tam_chunks_of(job.grid, {all->run, all->run + 1});
-    w->number = chunks.first + threadIdx.x / 32;
-    w->end = chunks.end;
-    if (w->number < w->end)
-        w->next = tam_chunk_of(job.grid, w->number);
-    for (; w->number < w->end; w->number += TAM_BLOCK_WARPS) {
-        tam_cuda_chunk chunk = w->next;
+    uint32_t number = all->run * job.grid.run + threadIdx.x / 32;
+    look_ahead(job, all, number);
+    for (; number < end_of_run(job, all); number += TAM_BLOCK_WARPS) {
+        __syncwarp();
+        tam_cuda_chunk chunk = all->coming[threadIdx.x / 32];
+        __syncwarp(); /* before it is overwritten */
         bool own = tam_owns_part(all->mine, chunk.part);
         uint32_t threshold = own ? __ldg(job.thresholds + chunk.group) : TAM_INFINITE_BITS;
         auto *grad = gradient_of<typename TYPE::element>(job, source, chunk);
@@ -309,11 +312,14 @@ static __device__ void walk(const tam_cuda_accumulate &job, team *all, walker *w
             aligned = aligned && tam_aligned(source.optimizer.first + chunk.begin, 16) &&
                       tam_aligned(source.optimizer.second + chunk.begin, 16);
         if (chunk.length < TAM_CHUNK)
-            take_chunk<TYPE, TAM_PART, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all, w);
+            take_chunk<TYPE, TAM_PART, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all,
+                                                      number);
         else if (aligned)
-            take_chunk<TYPE, TAM_VECTOR, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all, w);
+            take_chunk<TYPE, TAM_VECTOR, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all,
+                                                        number);
         else
-            take_chunk<TYPE, TAM_WHOLE, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all, w);
+            take_chunk<TYPE, TAM_WHOLE, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all,
+                                                       number);
     }
 }
 
@@ -326,23 +332,32 @@ static __device__ void close_run(const tam_cuda_accumulate &job, team *all) {
     all->run = all->next;
 }
 
+/* Blocks that fit a multiprocessor at once: with four a thread has 64 registers. For Blackwell
+ * compilers need some more; three blocks have 96 KiB of loads under way, more than its memory can
+ * answer. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && TAM_PASS_RESIDENT > 3
+enum { RESIDENT = 3 };
+#else
+enum { RESIDENT = TAM_PASS_RESIDENT };
+#endif
+
 /* Block b begins with run b; what is left of the runs goes to whoever asks first. Beside NCCL or
  * backward not all blocks fit at once, and a fixed share would then make the pass twice as long:
  * so late blocks find one run each. More blocks instead, of one run each, would need as much more
  * of the pool, of which every warp holds a batch. Each run that is done asks once: nruns times, and
  * the counter is 0 again, also where nothing resets it (micro-batches). */
 template <typename TYPE, bool CLEAR, bool UPDATE>
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_PASS_RESIDENT / (UPDATE ? 2 : 1))
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS,
+                                         UPDATE ? TAM_PASS_RESIDENT / 2 : RESIDENT)
     accumulate(const tam_cuda_accumulate job) {
     __shared__ team all;
-    walker w = {};
     if (threadIdx.x == 0)
-        all = {*job.source, job.turn->mine, 0, blockIdx.x, 0, 0};
+        all = {*job.source, job.turn->mine, 0, blockIdx.x, 0, 0, {}, {}};
     __syncthreads();
     while (all.run < job.grid.nruns) {
         if (threadIdx.x == 0) /* early: only this warp waits for the answer */
             all.next = gridDim.x + atomicInc(&job.found->taken, job.grid.nruns - 1);
-        walk<TYPE, CLEAR, UPDATE>(job, &all, &w);
+        walk<TYPE, CLEAR, UPDATE>(job, &all);
         __syncthreads();
         if (threadIdx.x == 0)
             close_run(job, &all);

@@ -58,6 +58,9 @@ extern const tam_device tam_device_cuda; /* open takes the current CUDA device *
 /** @return NULL if a CUDA device can be used here, else why not. Lives as long as the thread. */
 const char *tam_cuda_reason(void);
 
+/** The row, if a CUDA device can be used here. @return what tam_cuda_reason returns */
+const char *tam_cuda_find(const tam_device **out);
+
 /** A version, "CUDA 13.0, driver 13.0, NVIDIA H200 (9.0)", or the known part of it. As above. */
 const char *tam_cuda_version(void);
 

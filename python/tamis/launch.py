@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import sys
+import warnings
 import weakref
 from typing import Any, Callable, List, NamedTuple, Optional
 
@@ -36,6 +37,25 @@ def _beside_core(name: str) -> Optional[str]:
     return path if os.path.exists(path) else None
 
 
+def nccl_missing() -> Optional[str]:
+    """What NCCL lacks here, and how to mend it; None if nothing. Loads NCCL."""
+    module = nccl_module()
+    if module is None:
+        return (
+            "this build of tamis has no NCCL, _nccl.so is not beside _core."
+            " Install a wheel made by python/wheel.sh."
+        )
+    from . import _vendor
+
+    words = _vendor.nccl_missing(module)
+    if words is None:
+        return None
+    return (
+        f"NCCL cannot be loaded: {words}."
+        " Run pip install nvidia-nccl-cu13 (nvidia-nccl-cu12 for a torch of CUDA 12)."
+    )
+
+
 # --- the choice
 
 
@@ -56,7 +76,7 @@ def choose(transport: str = "auto", device: str = "cpu") -> Choice:
     if setting != "auto":
         return Choice(setting, f"TAMIS_TRANSPORT={setting}")
     carrier = _carrier()
-    if device == "cuda" and carrier.transport != "local" and nccl_module():
+    if device == "cuda" and carrier.transport != "local" and not nccl_missing():
         return Choice("nccl", f"the gradients are on a CUDA device, and {carrier.reason}")
     return carrier
 
@@ -113,8 +133,27 @@ def comm(transport: str = "auto", timeout_s: Optional[float] = None, device: str
     else:
         made = _open(transport, timeout_s)
     remember(made)
+    tell_detour(made, device)
     log.info("transport %s, rank %d of %d: %s", transport, made.rank, made.nranks, reason)
     return made
+
+
+_told = False
+
+
+def tell_detour(comm: Comm, device: str) -> None:
+    """Warn, once, of gradients that lie on a CUDA device and travel through the host."""
+    global _told
+    if device != "cuda" or comm.transport == "nccl" or comm.nranks == 1 or _told:
+        return
+    _told = True
+    remedy = nccl_missing() or 'Leave comm= and transport= out, or pass transport="nccl".'
+    warnings.warn(
+        f"The gradients are on CUDA devices, but travel over {comm.transport} by way of the host,"
+        f" several times slower than over NCCL: {remedy}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def _milliseconds(timeout_s: Optional[float]) -> int:
@@ -170,11 +209,11 @@ def _open_torch(timeout_s: Optional[float]) -> Comm:
 
 
 def _need_nccl() -> str:
-    module = nccl_module()
-    if module is None:
+    module, lack = nccl_module(), nccl_missing()
+    if module is None or lack:
         raise launcher.error(
-            "NCCL was requested, but this build of tamis has none: _nccl.so is not beside _core.",
-            "Build tamis with CUDA and NCCL, or pass transport='mpi' or 'torch'.",
+            f"NCCL was requested, but {lack}",
+            "Or pass transport='mpi' or 'torch'.",
             "TAMIS_E_UNSUPPORTED",
         )
     return module
@@ -196,7 +235,7 @@ def nccl_over(meeting: Comm, timeout_s: Optional[float] = None) -> Comm:
 
 def over_torch(device: str) -> str:
     """The transport between ranks that torch's process groups bring together."""
-    return "nccl" if device == "cuda" and nccl_module() else "torch"
+    return "nccl" if device == "cuda" and not nccl_missing() else "torch"
 
 
 # --- the guard

@@ -10,7 +10,7 @@
  */
 #include "tests/cuda/fake_nccl.hpp"
 
-/* Headers before 2.28 have none. */
+/* Headers before 2.28.7 have none. */
 extern "C" ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
 extern "C" ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int nexcluded,
                                        ncclComm_t *out, ncclConfig_t *config, int flags);

@@ -68,7 +68,7 @@ may_include collectives/state/ '(lib|collectives/(transport|reducer|state))/'
 may_include collectives/local/ '(lib|collectives/(transport|reducer|local))/'
 may_include collectives/pipeline/ '(lib|collectives/(transport|pipeline))/'
 may_include collectives/energy/ '(lib|collectives/(transport|energy))/'
-may_include python/src/ '([^/"]+"|lib/base/base\.h)'
+may_include python/src/ '([^/"]+"|lib/base/base\.h|kernels/cuda/cuda\.h)'
 may_include 'bench/(?!scale/)' '(bench/|[^/"]+")'
 may_include bench/scale/ '(bench|lib|kernels/cpu|collectives)/'
 may_include examples/ '[^/"]+"'
@@ -83,14 +83,14 @@ known_in '(tamis/)?mpi\.h' \
 cuda='((cub|thrust|cccl|nv|crt|cooperative_groups|cuda/std)/|tamis/cuda\.h|(cuda[a-zA-Z0-9_]*|cupti'
 cuda+='|nvtx[a-zA-Z0-9_]*|cooperative_groups|vector_types|vector_functions|driver_types'
 cuda+='|device_launch_parameters)\.(h|hpp|cuh)[>"])'
-known_in "$cuda" \
-    'kernels/cuda/|collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/(cuda|nccl)\.h|bench/|examples/|tests/'
+cuda_users='kernels/cuda/|collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/(cuda|nccl)\.h'
+known_in "$cuda" "$cuda_users"'|python/src/cuda_module\.c|bench/|examples/|tests/'
 known_in '(tamis/)?nccl[a-z0-9_]*\.h' \
     'collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/nccl\.h|python/src/nccl_module\.c|bench/|examples/|tests/'
 known_in '([a-z0-9_/]*/)?nvml[a-z0-9_]*\.h' 'nothing'
 known_in '([a-z0-9]*intrin|arm_neon)\.h' 'kernels/cpu/(avx[a-z0-9_]*|neon)\.c'
 known_in 'lib/|<(lib|kernels|collectives)/' \
-    '(lib|kernels|collectives|tests|bench/scale)/|python/src/(mpi_|nccl_)?module\.c'
+    '(lib|kernels|collectives|tests|bench/scale)/|python/src/((mpi_|nccl_)?module\.c|cuda\.c|device_calls\.h)'
 
 # Calls that end the process or write to stdout. A member may have such a name, a function may not.
 calls='(printf|puts|putchar|vprintf|exit|_exit|_Exit|quick_exit|abort|raise|assert)'

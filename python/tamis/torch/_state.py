@@ -135,6 +135,7 @@ class SparseState:
             with on(self.device):
                 comms = _communicators(comm, len(families), transport, timeout_s, self.device)
         _check_ranks(parameters, comms)
+        launch.tell_detour(comms[0], self.device.type)
         self._own_comms = comms if comm is None else []
         self._ddp = isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
         host_waits = self.device.type == "cpu" or len(families) > 1 or scaler is not None
@@ -577,8 +578,7 @@ def _need_cuda(device: torch.device) -> None:
     feature = next(row for row in _core.features() if row["name"] == "cuda")
     if not feature["available"]:
         raise RuntimeError(
-            f"the parameters are on {device}, but this tamis has no CUDA ({feature['reason']}):"
-            " build it with CUDA, or train on the CPU"
+            f"the parameters are on {device}, but this tamis cannot use CUDA: {feature['reason']}"
         )
 
 
