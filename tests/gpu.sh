@@ -141,6 +141,7 @@ file_records() { # part
     mkdir -p bench/results
     out=bench/results/$name-$(date -u +%F)-$1.jsonl
     cp "$results" "$out" && echo "Records: $out; logs: $logs"
+    [ -z "${OUT:-}" ] || cp "$out" "$OUT/"
 }
 
 finish() {

@@ -218,16 +218,19 @@ static inline bool tam_reducer_measures(const tamis_reducer *r) {
     return tam_reducer_chooses(r) && (c->link_latency_us == 0.0 || c->link_gbit == 0.0);
 }
 
-/** The configured link, else the default one that buckets are planned for. */
+/** The configured link, else the transport's usual one, else what every cluster has. */
 static inline tam_link_model tam_reducer_link(const tamis_reducer *r) {
     double latency_us = r->config.link_latency_us, gbit = r->config.link_gbit;
-    const tam_link_model usual = tam_link_usual(false);
-    return (tam_link_model){latency_us != 0.0 ? latency_us * 1e-6 : usual.latency_s,
-                            gbit != 0.0 ? 8.0 / (gbit * 1e9) : usual.seconds_per_byte};
+    const tam_usual_link *own = &r->comm->transport->usual;
+    const tam_link_model any = tam_link_usual(false);
+    latency_us = latency_us != 0.0 ? latency_us : own->latency_us;
+    gbit = gbit != 0.0 ? gbit : own->gbit;
+    return (tam_link_model){latency_us != 0.0 ? latency_us * 1e-6 : any.latency_s,
+                            gbit != 0.0 ? 8.0 / (gbit * 1e9) : any.seconds_per_byte};
 }
 
 /** What planned buckets and costs of a given link assume. It follows from the number of ranks and
- * the link alone: bits depend on buckets, and shall not on transport, nodes or measurements. */
+ * the link alone: bits depend on buckets, and shall not on nodes or measurements. */
 typedef struct tam_model {
     tam_net net;
     tam_plan plan;

@@ -113,8 +113,15 @@ typedef struct tam_list_transport {
                            tam_call *call);
 } tam_list_transport;
 
+/** What a way between ranks usually is. */
+typedef struct tam_usual_link {
+    double latency_us, gbit; /* of an empty message; 10^9 bits a second of one rank */
+} tam_usual_link;
+
 typedef struct tam_transport {
     const char *name;
+    tam_usual_link usual; /* what buckets are planned for if no link is given; zeros: not known. The
+                             same on all ranks: bits depend on it */
     uint32_t capabilities;
     const tam_stream_transport *stream; /* NULL: host memory only */
     const tam_list_transport *lists;    /* NULL: the all-to-all and the all-gather do */

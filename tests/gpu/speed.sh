@@ -22,7 +22,6 @@ for n in 25000000 138000000; do
             $density
     done
 done
-torch torch_step 60 tests/gpu/torch_ranks.py --ranks 1 --port 29700 --big planned
 ncu=$(command -v ncu || ls /usr/local/cuda/bin/ncu 2>/dev/null)
 for case in "25000000 0.001" "138000000 0.01"; do
     read -r n density <<<"$case"
