@@ -88,7 +88,8 @@ static __device__ void clear_gradient(typename TYPE::element *to, uint32_t lengt
 #pragma unroll
     for (uint32_t r = 0; r < 16; r += FORM == TAM_VECTOR ? 4 : 1) {
         if (FORM == TAM_VECTOR)
-            tam_store(reinterpret_cast<typename TYPE::row *>(to) + 8 * r + lane, typename TYPE::row{});
+            tam_store(reinterpret_cast<typename TYPE::row *>(to) + 8 * r + lane,
+                      typename TYPE::row{});
         else if (tam_inside<FORM>(tam_place<FORM>(lane, r), length))
             tam_store(to + tam_place<FORM>(lane, r), typename TYPE::element{});
     }
@@ -112,7 +113,7 @@ static __device__ void store_moments(float *to, uint32_t begin, const float x[16
     for (uint32_t j = 0; j < 4; j++)
         if (to)
             tam_store(reinterpret_cast<float4 *>(to + begin) + 32 * j + lane,
-                   make_float4(x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]));
+                      make_float4(x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]));
 }
 
 /* Replace g by what the rule makes of it. */
@@ -189,27 +190,26 @@ template <tam_form FORM> static __device__ float sum_squares(const float s[16]) 
     return sum;
 }
 
-/* What the warps of a block share, and what each leaves here while it adds: registers are few. */
+/* What the warps of a block share: registers are scarce. */
 struct team {
     tam_cuda_source source;
     uint32_t mine;
     uint32_t nonfinite;
-    uint32_t run, next;                     /* numbers of runs */
-    uint32_t found;                         /* candidates in this run */
-    uint32_t cursor[TAM_BLOCK_WARPS];       /* of the pool */
-    tam_cuda_chunk coming[TAM_BLOCK_WARPS]; /* the next chunk of a warp */
+    uint32_t run, next; /* numbers of runs */
+    uint32_t found;     /* candidates in this run */
 };
 
-static __device__ __forceinline__ uint32_t end_of_run(const tam_cuda_accumulate &job,
-                                                      const team *all) {
-    return tam_chunks_of(job.grid, {all->run, all->run + 1}).end;
-}
+/* A warp on its way through a run. */
+struct walker {
+    uint32_t number, end; /* of its chunk; of the run's chunks */
+    tam_cuda_chunk next;
+    uint32_t cursor; /* of the pool */
+};
 
-/* Read what a warp's next chunk is, so that it is there when it is needed. */
-static __device__ __forceinline__ void look_ahead(const tam_cuda_accumulate &job, team *all,
-                                                  uint32_t number) {
-    if (threadIdx.x % 32 == 0 && number < end_of_run(job, all))
-        all->coming[threadIdx.x / 32] = tam_chunk_of(job.grid, number);
+/* Read what the chunk after this one is, so that it is there when it is needed. */
+static __device__ __forceinline__ void look_ahead(const tam_cuda_accumulate &job, walker *w) {
+    uint32_t number = w->number + TAM_BLOCK_WARPS;
+    w->next = tam_chunk_of(job.grid, number < w->end ? number : w->number);
 }
 
 /* The compiler moves no load past the barrier: so all of them are under way before one is waited
@@ -219,7 +219,7 @@ static __device__ __forceinline__ void look_ahead(const tam_cuda_accumulate &job
 template <typename TYPE, tam_form FORM, bool CLEAR, bool UPDATE>
 static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda_chunk &chunk,
                                   bool own, uint32_t threshold, typename TYPE::element *grad,
-                                  team *all, uint32_t number) {
+                                  team *all, walker *w) {
     uint32_t lane = threadIdx.x % 32, hits = 0, bad = 0, count = 0, offset = 0;
     const tam_optimizer &rule = all->source.optimizer;
     const bool moments = UPDATE && FORM == TAM_VECTOR; /* in registers */
@@ -233,7 +233,7 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda
     }
     if (FORM != TAM_PART)
         __syncwarp();
-    look_ahead(job, all, number + TAM_BLOCK_WARPS);
+    look_ahead(job, w);
     float scale = all->source.scale, decay = all->source.decay;
 #pragma unroll
     for (uint32_t r = 0; r < 16; r++) {
@@ -260,20 +260,17 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda
     if (bad != 0)
         atomicAdd(&all->nonfinite, (uint32_t)__popc(bad));
     if (threshold < TAM_INFINITE_BITS && __ballot_sync(TAM_WARP, hits != 0) != 0) {
-        uint32_t cursor = all->cursor[threadIdx.x / 32];
-        count = FORM == TAM_VECTOR ? tam_append_rows(job, chunk.begin, hits, &cursor)
-                                   : tam_append_columns(job, chunk.begin, hits, &cursor);
-        offset = cursor - count;
-        if (lane == 0) {
-            all->cursor[threadIdx.x / 32] = cursor;
+        count = FORM == TAM_VECTOR ? tam_append_rows(job, chunk.begin, hits, &w->cursor)
+                                   : tam_append_columns(job, chunk.begin, hits, &w->cursor);
+        offset = w->cursor - count;
+        if (lane == 0)
             atomicAdd(&all->found, count);
-        }
     }
     if (lane == 0) {
-        job.chunk_sums[number] = sum;
+        job.chunk_sums[w->number] = sum;
         if (own) {
-            job.candidates.chunk_offset[number] = offset;
-            job.candidates.chunk_count[number] = count;
+            job.candidates.chunk_offset[w->number] = offset;
+            job.candidates.chunk_count[w->number] = count;
         }
     }
 }
@@ -295,14 +292,15 @@ static __device__ void add(uint64_t *to, uint32_t count) {
 
 /* The chunks of a run; warps take them in turn. */
 template <typename TYPE, bool CLEAR, bool UPDATE>
-static __device__ void walk(const tam_cuda_accumulate &job, team *all) {
+static __device__ void walk(const tam_cuda_accumulate &job, team *all, walker *w) {
     const tam_cuda_source &source = all->source;
-    uint32_t number = all->run * job.grid.run + threadIdx.x / 32;
-    look_ahead(job, all, number);
-    for (; number < end_of_run(job, all); number += TAM_BLOCK_WARPS) {
-        __syncwarp();
-        tam_cuda_chunk chunk = all->coming[threadIdx.x / 32];
-        __syncwarp(); /* before it is overwritten */
+    tam_run chunks = tam_chunks_of(job.grid, {all->run, all->run + 1});
+    w->number = chunks.first + threadIdx.x / 32;
+    w->end = chunks.end;
+    if (w->number < w->end)
+        w->next = tam_chunk_of(job.grid, w->number);
+    for (; w->number < w->end; w->number += TAM_BLOCK_WARPS) {
+        tam_cuda_chunk chunk = w->next;
         bool own = tam_owns_part(all->mine, chunk.part);
         uint32_t threshold = own ? __ldg(job.thresholds + chunk.group) : TAM_INFINITE_BITS;
         auto *grad = gradient_of<typename TYPE::element>(job, source, chunk);
@@ -312,14 +310,11 @@ static __device__ void walk(const tam_cuda_accumulate &job, team *all) {
             aligned = aligned && tam_aligned(source.optimizer.first + chunk.begin, 16) &&
                       tam_aligned(source.optimizer.second + chunk.begin, 16);
         if (chunk.length < TAM_CHUNK)
-            take_chunk<TYPE, TAM_PART, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all,
-                                                      number);
+            take_chunk<TYPE, TAM_PART, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all, w);
         else if (aligned)
-            take_chunk<TYPE, TAM_VECTOR, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all,
-                                                        number);
+            take_chunk<TYPE, TAM_VECTOR, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all, w);
         else
-            take_chunk<TYPE, TAM_WHOLE, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all,
-                                                       number);
+            take_chunk<TYPE, TAM_WHOLE, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all, w);
     }
 }
 
@@ -332,9 +327,8 @@ static __device__ void close_run(const tam_cuda_accumulate &job, team *all) {
     all->run = all->next;
 }
 
-/* Blocks that fit a multiprocessor at once: with four a thread has 64 registers. For Blackwell
- * compilers need some more; three blocks have 96 KiB of loads under way, more than its memory can
- * answer. */
+/* Blocks that fit a multiprocessor at once: with four a thread has 64 registers. Blackwell's code
+ * needs some more, and three blocks have more loads under way than its memory can answer. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && TAM_PASS_RESIDENT > 3
 enum { RESIDENT = 3 };
 #else
@@ -351,13 +345,14 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS,
                                          UPDATE ? TAM_PASS_RESIDENT / 2 : RESIDENT)
     accumulate(const tam_cuda_accumulate job) {
     __shared__ team all;
+    walker w = {};
     if (threadIdx.x == 0)
-        all = {*job.source, job.turn->mine, 0, blockIdx.x, 0, 0, {}, {}};
+        all = {*job.source, job.turn->mine, 0, blockIdx.x, 0, 0};
     __syncthreads();
     while (all.run < job.grid.nruns) {
         if (threadIdx.x == 0) /* early: only this warp waits for the answer */
             all.next = gridDim.x + atomicInc(&job.found->taken, job.grid.nruns - 1);
-        walk<TYPE, CLEAR, UPDATE>(job, &all);
+        walk<TYPE, CLEAR, UPDATE>(job, &all, &w);
         __syncthreads();
         if (threadIdx.x == 0)
             close_run(job, &all);

@@ -17,7 +17,5 @@ for tool in memcheck racecheck synccheck; do
     run sanitizer_$tool "$test_step" 90 "$sanitizer" --tool $tool --target-processes all \
         --error-exitcode 1 "$test_step" 1 small brief
 done
-run sanitizer_nccl "${sanitizer:+$nccl_ranks}" 90 "${nccl_one_gpu[@]}" "$sanitizer" --tool memcheck \
-    --target-processes all --error-exitcode 1 "$nccl_ranks" 1 small
 perf perf_2_31 --elements 2200000000 --grad bf16 --density 0.001 --check 0 --iters 2
 run nccl_dead "$nccl_ranks" 45 "${nccl_one_gpu[@]}" "$nccl_ranks" 3 dead small
