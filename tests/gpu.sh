@@ -209,7 +209,8 @@ syncs=$(find "$build" -name 'libtamis_syncs.so' | head -n 1)
 # The first record: what the figures below belong to.
 describe() {
     local driver
-    commit=$(git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo "$commit")
+    [ "$commit" != unknown ] || # a bundle says
+        commit=$(git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)
     driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
     printf '{"record":"machine","gpu":"%s","driver":"%s","nvcc":"%s",' "$gpu" "$driver" \
         "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')"

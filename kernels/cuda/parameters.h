@@ -17,7 +17,7 @@
  * to end keeps the others waiting longer. More: chunks of one warp, and more for collect to add
  * up. */
 #ifndef TAM_PASS_RUNS
-#define TAM_PASS_RUNS 128
+#define TAM_PASS_RUNS 32
 #endif
 
 /* Blocks per multiprocessor of the kernels of the exchange, at most. */
