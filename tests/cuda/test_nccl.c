@@ -218,6 +218,43 @@ static void test_ranks_that_would_step_otherwise_are_refused(void **state) {
     over_nccl(2, 0, mix_drivers);
 }
 
+/* -- buckets ---------------------------------------------------------------------------------- */
+
+enum { LAYERS = 16, LAYER = 250000 };
+
+/* @param gbit  0: as the transport says */
+static void count_buckets(test_rank *self, double gbit, uint32_t *count) {
+    tamis_segment layers[LAYERS];
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_layout *layout = NULL;
+    tamis_reducer *reducer = NULL;
+    for (uint32_t i = 0; i < LAYERS; i++)
+        layers[i] = (tamis_segment){"layer", LAYER};
+    config.bucket_length = TAMIS_BUCKETS_PLANNED;
+    config.link_gbit = gbit;
+    *count = 0;
+    RANK_OK(self, tamis_layout_create(layers, LAYERS, &layout));
+    tamis_status status = tamis_reducer_create(self->comm, layout, &config, &reducer);
+    tamis_layout_destroy(layout);
+    RANK_OK(self, status);
+    *count = tamis_reducer_nbuckets(reducer);
+    tamis_reducer_destroy(reducer);
+}
+
+/* 4M elements at 1 %: on a link of 1 Gbit/s several, on one of 400 a single bucket. */
+static void plan_buckets(test_rank *self) {
+    uint32_t own, told;
+    count_buckets(self, 0.0, &own);
+    count_buckets(self, 1.0, &told);
+    RANK_CHECK(self, own == 1, "over nccl %u buckets, not 1", own);
+    RANK_CHECK(self, told > 1, "over nccl, with a link of 1 Gbit/s, %u buckets", told);
+}
+
+static void test_buckets_are_planned_for_the_transports_link(void **state) {
+    (void)state;
+    over_nccl(2, 0, plan_buckets);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_as_local),
@@ -225,6 +262,7 @@ int main(void) {
         cmocka_unit_test(test_capture),
         cmocka_unit_test(test_beside_a_capture),
         cmocka_unit_test(test_no_allocation_no_wait),
+        cmocka_unit_test(test_buckets_are_planned_for_the_transports_link),
         cmocka_unit_test(test_a_density_that_changes_is_the_hosts),
         cmocka_unit_test(test_ranks_that_would_step_otherwise_are_refused),
     };
