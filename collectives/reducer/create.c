@@ -80,7 +80,6 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     r->link = choose_link(&r->comm->transport->usual, &c);
     if (tam_scheme_auto(r->scheme)) /* here 0 means that the link is measured */
         return TAMIS_OK;
-    /* What states compare: they may move between transports, if the buckets are the same. */
     r->config.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : 50.0;
     r->config.link_gbit = c.link_gbit != 0.0 ? c.link_gbit : 1.0;
     return TAMIS_OK;

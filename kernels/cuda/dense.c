@@ -91,7 +91,8 @@ static tamis_status describe(tam_cuda_step *s) {
     uint64_t n = longest(plan), share = share_of(s, s->piece < n ? s->piece : n);
     s->exchange = (tam_cuda_exchange){
         .grid.n = plan->grid->n, /* no groups: norms are not needed */
-        .slots = {.bytes = tam_head_bytes(TAM_TALLIES) + tam_head_round(sizeof(uint32_t)),
+        .slots = {.bytes = tam_cuda_round_up(tam_head_bytes(TAM_TALLIES) + sizeof(uint32_t),
+                                             TAM_CUDA_PART),
                   .rank = plan->rank,
                   .nranks = plan->nranks,
                   .stride = 1,

@@ -73,6 +73,10 @@ typedef struct tam_cuda_slots {
     tam_cuda_packed packed;
 } tam_cuda_slots;
 
+/* Slots, shares and sums are multiples of so many bytes: where a rank's part begins elsewhere,
+ * NCCL's protocol Simple moves one byte at a time (device/common_kernel.h). */
+enum { TAM_CUDA_PART = 16 };
+
 /** The outcome, the same on all ranks unless `status` is PROTOCOL: one for each bucket, cleared at
  * the beginning of its step, and one for all buckets. */
 typedef struct tam_cuda_verdict {

@@ -94,8 +94,9 @@ static tam_cuda_slots describe_slots(const tam_cuda_node *node, uint32_t nnodes)
         .with_values = 1,
         .wire = {.type = TAMIS_WIRE_FLOAT32, .bits = 32},
     };
-    slots.bytes = tam_head_bytes(TAM_TALLIES + slots.nstats + slots.nwords) + room +
-                  tam_head_round(sizeof(float) * (size_t)node->slot_capacity);
+    slots.bytes = tam_cuda_round_up(tam_head_bytes(TAM_TALLIES + slots.nstats + slots.nwords) +
+                                        room + sizeof(float) * (size_t)node->slot_capacity,
+                                    TAM_CUDA_PART);
     return slots;
 }
 

@@ -36,7 +36,8 @@ static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
     uint32_t room = (uint32_t)tam_cuda_index_room(plan);
     size_t values = plan->with_values ? bytes_of(wire, plan->slot_capacity) : 0;
     return (tam_cuda_slots){
-        .bytes = tam_head_bytes(TAM_TALLIES + plan->nstats) + room + tam_head_round(values),
+        .bytes = tam_cuda_round_up(tam_head_bytes(TAM_TALLIES + plan->nstats) + room + values,
+                                   TAM_CUDA_PART),
         .rank = plan->rank,
         .nranks = plan->nranks,
         .first = plan->among.first,
@@ -51,11 +52,10 @@ static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
     };
 }
 
-/* A share, as bytes: its blocks and, last, its check. NCCL copies what is aligned faster. */
+/* A share, as bytes: its blocks and, last, its check. */
 static size_t share_bytes(tam_cuda_wire wire, uint32_t blocks) {
-    enum { ALIGNED = 16 };
     return tam_cuda_round_up(
-        blocks * tam_head_round(bytes_of(wire, TAM_WIRE_BLOCK)) + sizeof(uint32_t), ALIGNED);
+        blocks * tam_head_round(bytes_of(wire, TAM_WIRE_BLOCK)) + sizeof(uint32_t), TAM_CUDA_PART);
 }
 
 static tam_cuda_rows describe_rows(const tam_cuda_plan *plan) {

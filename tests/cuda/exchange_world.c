@@ -132,6 +132,7 @@ static void open_step(exchange_seat *s) {
     RANK_OK(self, tam_cuda_step_open(s->device, &plan, s->acc, &s->step));
     RANK_OK(self, tam_cuda_step_load(s->step, EXCHANGE_CONFIG, &(tam_cuda_past){.k = k}));
     s->mail = tam_cuda_step_mail(s->step);
+    RANK_CHECK(self, s->mail->slot_bytes % 16 == 0, "slots of %zu bytes", s->mail->slot_bytes);
     if (!t->direct)
         RANK_OK(self, tam_cuda_step_capture(s->step, exchange_enqueue, s));
 }

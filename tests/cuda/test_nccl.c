@@ -6,8 +6,10 @@
 #include "tests/cuda/fake.h"
 #include "tests/cuda/over_nccl.h"
 #include "tests/support/data.h"
+#include "tests/support/scratch.h"
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 /* cmocka.h wants the headers above it */
@@ -222,37 +224,68 @@ static void test_ranks_that_would_step_otherwise_are_refused(void **state) {
 
 enum { LAYERS = 16, LAYER = 250000 };
 
-/* @param gbit  0: as the transport says */
-static void count_buckets(test_rank *self, double gbit, uint32_t *count) {
+/* @param latency_us, gbit  0: as the transport says */
+static void make_layers(test_rank *self, tamis_comm *comm, double latency_us, double gbit,
+                        tamis_reducer **out) {
     tamis_segment layers[LAYERS];
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_layout *layout = NULL;
-    tamis_reducer *reducer = NULL;
+    *out = NULL;
     for (uint32_t i = 0; i < LAYERS; i++)
         layers[i] = (tamis_segment){"layer", LAYER};
     config.bucket_length = TAMIS_BUCKETS_PLANNED;
+    config.link_latency_us = latency_us;
     config.link_gbit = gbit;
-    *count = 0;
     RANK_OK(self, tamis_layout_create(layers, LAYERS, &layout));
-    tamis_status status = tamis_reducer_create(self->comm, layout, &config, &reducer);
+    tamis_status status = tamis_reducer_create(comm, layout, &config, out);
     tamis_layout_destroy(layout);
     RANK_OK(self, status);
-    *count = tamis_reducer_nbuckets(reducer);
+}
+
+static void check_count(test_rank *self, tamis_comm *comm, double gbit, bool one) {
+    tamis_reducer *reducer;
+    make_layers(self, comm, 0.0, gbit, &reducer);
+    uint32_t count = reducer ? tamis_reducer_nbuckets(reducer) : 0;
     tamis_reducer_destroy(reducer);
+    RANK_CHECK(self, count > 0 && (count == 1) == one, "%s, %g Gbit/s: %u buckets",
+               tamis_comm_transport(comm), gbit, count);
 }
 
 /* 4M elements at 1 %: on a link of 1 Gbit/s several, on one of 400 a single bucket. */
 static void plan_buckets(test_rank *self) {
-    uint32_t own, told;
-    count_buckets(self, 0.0, &own);
-    count_buckets(self, 1.0, &told);
-    RANK_CHECK(self, own == 1, "over nccl %u buckets, not 1", own);
-    RANK_CHECK(self, told > 1, "over nccl, with a link of 1 Gbit/s, %u buckets", told);
+    check_count(self, self->comm, 0.0, true);
+    check_count(self, self->comm, 1.0, false);
+    check_count(self, self->shared, 0.0, false);
+}
+
+static char planned[SCRATCH_PATH];
+
+/* A state fits where its buckets do: elsewhere the link says so. */
+static void carry_over(test_rank *self) {
+    tamis_reducer *nccl, *usual, *told;
+    char path[SCRATCH_PATH + 16];
+    (void)snprintf(path, sizeof path, "%s.%u", planned, self->id);
+    make_layers(self, self->comm, 0.0, 0.0, &nccl);
+    make_layers(self, self->shared, 0.0, 0.0, &usual);
+    make_layers(self, self->shared, 20.0, 400.0, &told);
+    RANK_OK(self, tamis_reducer_save(nccl, path));
+    RANK_STATUS(self, TAMIS_E_FORMAT, tamis_reducer_load(usual, path));
+    RANK_SAYS(self, "20 and 400 over nccl");
+    RANK_OK(self, tamis_reducer_load(told, path));
+    tamis_reducer_destroy(told);
+    tamis_reducer_destroy(usual);
+    tamis_reducer_destroy(nccl);
 }
 
 static void test_buckets_are_planned_for_the_transports_link(void **state) {
     (void)state;
     over_nccl(2, 0, plan_buckets);
+}
+
+static void test_a_state_goes_where_its_buckets_fit(void **state) {
+    (void)state;
+    scratch_path("planned", planned);
+    over_nccl(2, 0, carry_over);
 }
 
 int main(void) {
@@ -263,6 +296,7 @@ int main(void) {
         cmocka_unit_test(test_beside_a_capture),
         cmocka_unit_test(test_no_allocation_no_wait),
         cmocka_unit_test(test_buckets_are_planned_for_the_transports_link),
+        cmocka_unit_test(test_a_state_goes_where_its_buckets_fit),
         cmocka_unit_test(test_a_density_that_changes_is_the_hosts),
         cmocka_unit_test(test_ranks_that_would_step_otherwise_are_refused),
     };
