@@ -49,15 +49,6 @@ static double first_known(double given, double usual, double any) { /* 0: not kn
     return given != 0.0 ? given : usual != 0.0 ? usual : any;
 }
 
-/* The configured link, else the transport's usual one, else any cluster's. */
-static tam_link_model choose_link(const tam_usual_link *usual, const tamis_reducer_config *c) {
-    const tam_link_model any = tam_link_usual(false);
-    return (tam_link_model){
-        first_known(c->link_latency_us * 1e-6, usual->latency_us * 1e-6, any.latency_s),
-        first_known(c->link_gbit != 0.0 ? 8.0 / (c->link_gbit * 1e9) : 0.0,
-                    usual->gbit != 0.0 ? 8.0 / (usual->gbit * 1e9) : 0.0, any.seconds_per_byte)};
-}
-
 /* Copy the caller's options, check them alone and together, fill in defaults. */
 static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *theirs) {
     tamis_reducer_config c = TAMIS_REDUCER_CONFIG_INIT;
@@ -77,11 +68,11 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
     c.update = r->config.update;
     r->config = c;
-    r->link = choose_link(&r->comm->transport->usual, &c);
     if (tam_scheme_auto(r->scheme)) /* here 0 means that the link is measured */
         return TAMIS_OK;
-    r->config.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : 50.0;
-    r->config.link_gbit = c.link_gbit != 0.0 ? c.link_gbit : 1.0;
+    const tam_usual_link *usual = &r->comm->transport->usual;
+    r->config.link_latency_us = first_known(c.link_latency_us, usual->latency_us, 50.0);
+    r->config.link_gbit = first_known(c.link_gbit, usual->gbit, 1.0);
     return TAMIS_OK;
 }
 
@@ -92,7 +83,6 @@ static void inherit_config(tamis_reducer *r, const tamis_reducer *like) {
     r->config.update = like->config.update ? &r->update : NULL;
     r->scheme = like->scheme;
     r->scale_follows = like->scale_follows;
-    r->link = like->link;
 }
 
 /* Set the rank and number of ranks among which picks are exchanged. */

@@ -133,7 +133,6 @@ struct tamis_reducer {
         origin; /* that of the reducer that it was moved from; or its own, which no other has */
     tamis_layout *layout;
     tamis_reducer_config config; /* defaults resolved */
-    tam_link_model link;         /* that buckets are planned for */
     tam_scheme scheme;
     tam_agreement agreement;
     tam_probe *probe;      /* exchange auto, while it is created */
@@ -219,6 +218,14 @@ static inline bool tam_reducer_measures(const tamis_reducer *r) {
     return tam_reducer_chooses(r) && (c->link_latency_us == 0.0 || c->link_gbit == 0.0);
 }
 
+/** The link, if it is known: with exchange auto it may have to be measured; else any cluster's. */
+static inline tam_link_model tam_reducer_link(const tamis_reducer *r) {
+    double latency_us = r->config.link_latency_us, gbit = r->config.link_gbit;
+    const tam_link_model any = tam_link_usual(false);
+    return (tam_link_model){latency_us != 0.0 ? latency_us * 1e-6 : any.latency_s,
+                            gbit != 0.0 ? 8.0 / (gbit * 1e9) : any.seconds_per_byte};
+}
+
 /** What planned buckets and costs of a given link assume. It follows from the number of ranks and
  * the link alone: bits depend on buckets, and shall not on nodes or measurements. */
 typedef struct tam_model {
@@ -227,8 +234,9 @@ typedef struct tam_model {
 } tam_model;
 
 static inline tam_model tam_reducer_model(const tamis_reducer *r) {
+    tam_link_model link = tam_reducer_link(r);
     uint32_t nranks = r->comm->nranks;
-    return (tam_model){tam_net_of_link(&r->link, nranks, 1), tam_plan_usual(nranks, 1)};
+    return (tam_model){tam_net_of_link(&link, nranks, 1), tam_plan_usual(nranks, 1)};
 }
 
 static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {

@@ -88,7 +88,7 @@ static tam_cuda_wire wire_of(tamis_wire_type type) {
 /* rice takes a byte and a third less an entry than block16 and, packed by one block, 4.7 ns more
  * (11M entries of 138M on an H200: 55.1 ms a step, with block16 3.4): it pays on slow links. */
 static bool pays_for_rice(const tam_bucket *b) {
-    return b->reducer->link.seconds_per_byte > 4.7e-9 / 1.35;
+    return tam_reducer_link(b->reducer).seconds_per_byte > 4.7e-9 / 1.35;
 }
 
 /* As where the host drives, but for lists that one block of threads packs, which is slow: they are

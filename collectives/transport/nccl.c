@@ -246,8 +246,8 @@ tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call) {
 
 const tam_transport tam_nccl_transport = {
     .name = "nccl",
-    .usual = {.latency_us = 20.0,
-              .gbit = 400.0}, /* what a GPU has of a network; NVLink is faster */
+    /* What a GPU has of a network; NVLink is faster. */
+    .usual = {.latency_us = 20.0, .gbit = 400.0},
     .capabilities = TAM_CAP_THREADED | TAM_CAP_GATHERS,
     .stream = &stream_row,
     .allgather = allgather_nccl,

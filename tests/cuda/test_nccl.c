@@ -258,6 +258,28 @@ static void plan_buckets(test_rank *self) {
     check_count(self, self->shared, 0.0, false);
 }
 
+/* One rank gives what is usual elsewhere, the other nothing: their buckets would differ. */
+static void plan_apart(test_rank *self) {
+    tamis_segment layer = {"layer", LAYER};
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_layout *layout = NULL;
+    tamis_reducer *reducer = NULL;
+    config.bucket_length = TAMIS_BUCKETS_PLANNED;
+    config.link_latency_us = self->id == 0 ? 50.0 : 0.0;
+    config.link_gbit = self->id == 0 ? 1.0 : 0.0;
+    RANK_OK(self, tamis_layout_create(&layer, 1, &layout));
+    tamis_status status = tamis_reducer_create(self->comm, layout, &config, &reducer);
+    tamis_layout_destroy(layout);
+    tamis_reducer_destroy(reducer);
+    RANK_STATUS(self, TAMIS_E_MISMATCH, status);
+    RANK_SAYS(self, "link_latency_us differs");
+}
+
+static void test_links_that_differ_are_refused(void **state) {
+    (void)state;
+    over_nccl(2, 0, plan_apart);
+}
+
 static char planned[SCRATCH_PATH];
 
 /* A state fits where its buckets do: elsewhere the link says so. */
@@ -296,6 +318,7 @@ int main(void) {
         cmocka_unit_test(test_beside_a_capture),
         cmocka_unit_test(test_no_allocation_no_wait),
         cmocka_unit_test(test_buckets_are_planned_for_the_transports_link),
+        cmocka_unit_test(test_links_that_differ_are_refused),
         cmocka_unit_test(test_a_state_goes_where_its_buckets_fit),
         cmocka_unit_test(test_a_density_that_changes_is_the_hosts),
         cmocka_unit_test(test_ranks_that_would_step_otherwise_are_refused),
