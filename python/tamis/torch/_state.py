@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence,
 import torch
 
 from .. import _core, energy, launch
-from . import _checkpoint, _comm, _guard, _move, _parameters, _plot, _takeover, _update
+from . import _checkpoint, _comm, _guard, _move, _parameters, _plot, _ranks, _takeover, _update
 from ._figures import Figures, joules, merged
 from ._group import Group, Place
 from ._streams import Streams, on
@@ -127,14 +127,10 @@ class SparseState:
         self._taken: Optional[_update.Taken] = None
         self._attached: Optional[_takeover.Attached] = None
         self._tell_adaptive = True
-        group = _subgroup_of(parameters)
-        if comm is None and group is not None:
-            with on(self.device):
-                comms = _subgroup_comms(group, len(families), transport, timeout_s, self.device)
-        else:
-            with on(self.device):
-                comms = _communicators(comm, len(families), transport, timeout_s, self.device)
-        _check_ranks(parameters, comms)
+        with on(self.device):
+            comms = _ranks.communicators(
+                parameters, comm, len(families), transport, timeout_s, self.device
+            )
         launch.tell_detour(comms[0], self.device.type)
         self._own_comms = comms if comm is None else []
         self._ddp = isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
@@ -580,58 +576,3 @@ def _need_cuda(device: torch.device) -> None:
         raise RuntimeError(
             f"the parameters are on {device}, but this tamis cannot use CUDA: {feature['reason']}"
         )
-
-
-def _subgroup_of(parameters: _parameters.Parameters) -> Optional[Any]:
-    """The process group of a DDP that works over some ranks only; else None."""
-    if not isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
-        return None
-    group, every = parameters.process_group, torch.distributed.get_world_size()
-    return group if torch.distributed.get_world_size(group) != every else None
-
-
-def _subgroup_comms(
-    group: Any, number: int, transport: str, timeout_s: Optional[float], device: torch.device
-) -> List[_core.Comm]:
-    """Communicators of the ranks of a process group that is not all of them."""
-    taken, reason = launch.choose(transport, device.type)
-    if taken == "mpi" and transport == "auto":
-        taken = launch.over_torch(device.type)
-    if taken not in ("torch", "nccl"):
-        raise ValueError(
-            "DistributedDataParallel has a process group that is not all ranks, but transport"
-            f" {taken!r} is of all ({reason}): leave the transport out, or give comm="
-        )
-    return _comm.carriers_of(group, number, timeout_s, taken == "nccl")
-
-
-def _check_ranks(parameters: _parameters.Parameters, comms: List[_core.Comm]) -> None:
-    """A DDP whose replicas do not all exchange with each other would silently drift apart."""
-    if not isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
-        return
-    world = torch.distributed.get_world_size(parameters.process_group)
-    for comm in comms:
-        if comm.nranks != world:
-            raise ValueError(
-                f"DistributedDataParallel has {world} ranks, the communicator over"
-                f" {comm.transport} has {comm.nranks}: give both the same processes"
-            )
-
-
-def _communicators(
-    given: Union[_core.Comm, Sequence[_core.Comm], None],
-    number: int,
-    transport: str,
-    timeout_s: Optional[float],
-    device: torch.device,
-) -> List[_core.Comm]:
-    """One per dtype: reducers that share one would have to start in the same order on all ranks."""
-    if given is None:
-        return [launch.comm(transport, timeout_s, device.type) for _ in range(number)]
-    comms = [given] if isinstance(given, _core.Comm) else list(given)
-    if len(comms) != number:
-        raise ValueError(
-            f"the parameters have {number} dtypes, which need a communicator each, but"
-            f" {len(comms)} came: give comm=[...] in the order in which the dtypes first appear"
-        )
-    return comms

@@ -6,13 +6,13 @@ import ranks
 import tamis.torch
 import torch
 import torch.distributed as dist
-from tamis.torch import _comm, _state
+from tamis.torch import _comm, _ranks
 
 CUDA = torch.device("cuda", 0)
 
 
 def made(group, transport="auto", number=1):
-    return _state._subgroup_comms(group, number, transport, 20.0, CUDA)
+    return _ranks._of_subgroup(group, number, transport, 20.0, CUDA)
 
 
 def case_one_group_of_two():
