@@ -139,9 +139,10 @@ static void divide_evenly(tamis_pipeline *p) {
         length += p->lengths[s];
     p->budget = (uint64_t)(p->config.density * (double)length);
     p->budget = p->budget > nstages ? p->budget : nstages;
+    uint64_t more = tam_bucket_more(p->budget, nstages, TAM_STAGE_TENTHS);
     tam_bucket_even(p->budget, nstages, p->lengths, p->shares);
     for (uint32_t s = 0; s < nstages; s++) {
-        uint64_t most = tam_bucket_bounds(p->shares[s], p->lengths[s]).high;
+        uint64_t most = tam_bucket_bounds(p->shares[s], p->lengths[s], more).high;
         p->stages[s].length = p->lengths[s];
         p->stages[s].density = tam_pipeline_density(p->shares[s], p->lengths[s]);
         p->stages[s].density_max = tam_pipeline_density(most, p->lengths[s]);

@@ -171,8 +171,13 @@ static uint32_t plan(const tamis_reducer *r, const tamis_reducer *like, tam_buck
     if (like)
         return like->nbuckets;
     const tam_model model = tam_reducer_model(r);
-    return tam_bucket_plan(r->layout, c->bucket_length, c->density, tam_scheme_whole(r->scheme),
-                           &model.net, &model.plan, ranges);
+    const tam_bucket_rule rule = {.length = c->bucket_length,
+                                  .density = c->density,
+                                  .dense = tam_scheme_whole(r->scheme),
+                                  .beside_s = 1e-6 * tam_comm_usual_link(r->comm).bucket_us,
+                                  .net = model.net,
+                                  .plan = model.plan};
+    return tam_bucket_plan(r->layout, &rule, ranges);
 }
 
 /* Arrays that have one entry per bucket or segment. */

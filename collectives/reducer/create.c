@@ -45,10 +45,6 @@ static void even_out(tamis_reducer_config *c, const tamis_update *update) {
         c->scheme = even ? "tamis-update" : "tamis";
 }
 
-static double first_known(double given, double usual, double any) { /* 0: not known */
-    return given != 0.0 ? given : usual != 0.0 ? usual : any;
-}
-
 /* Copy the caller's options, check them alone and together, fill in defaults. */
 static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *theirs) {
     tamis_reducer_config c = TAMIS_REDUCER_CONFIG_INIT;
@@ -70,9 +66,9 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     r->config = c;
     if (tam_scheme_auto(r->scheme)) /* here 0 means that the link is measured */
         return TAMIS_OK;
-    const tam_usual_link *usual = &r->comm->transport->usual;
-    r->config.link_latency_us = first_known(c.link_latency_us, usual->latency_us, 50.0);
-    r->config.link_gbit = first_known(c.link_gbit, usual->gbit, 1.0);
+    const tam_usual_link usual = tam_comm_usual_link(r->comm);
+    r->config.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : usual.latency_us;
+    r->config.link_gbit = c.link_gbit != 0.0 ? c.link_gbit : usual.gbit;
     return TAMIS_OK;
 }
 

@@ -218,6 +218,13 @@ static inline bool tam_reducer_measures(const tamis_reducer *r) {
     return tam_reducer_chooses(r) && (c->link_latency_us == 0.0 || c->link_gbit == 0.0);
 }
 
+/** What is between the ranks, as far as their transport knows. */
+static inline tam_usual_link tam_comm_usual_link(const tamis_comm *comm) {
+    const tam_transport *t = comm->transport;
+    return t->usual ? *t->usual(comm->self)
+                    : (tam_usual_link){.latency_us = 50.0, .gbit = 1.0, .bucket_us = 0.0};
+}
+
 /** The link, if it is known: with exchange auto it may have to be measured; else any cluster's. */
 static inline tam_link_model tam_reducer_link(const tamis_reducer *r) {
     double latency_us = r->config.link_latency_us, gbit = r->config.link_gbit;

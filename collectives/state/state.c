@@ -3,7 +3,7 @@
 
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0b1e657461747454) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0b1e657461747455) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 /* The snapshot `now` of a state. */
@@ -123,6 +123,8 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
     h->nranks = r->comm->nranks;
     h->nbuckets = r->nbuckets;
     h->borders = hash_borders(r);
+    h->link_latency_us = r->config.link_latency_us;
+    h->link_gbit = r->config.link_gbit;
     h->ngroups = sizes.ngroups;
     h->passes = r->passes;
     h->parts_hash = hash_parts(control, sizes.control);
@@ -167,6 +169,19 @@ static bool same_sizes(const tamis_reducer *r, const tam_state_header *h) {
     return h->control_bytes - h->undo_bytes == sizeof *h + now;
 }
 
+static tamis_status check_borders(const tamis_reducer *r, const tam_state_header *h,
+                                  const char *where) {
+    if (h->borders == hash_borders(r))
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_FORMAT,
+                    "%s: its buckets begin elsewhere than this reducer's: planned ones follow the "
+                    "number of ranks, %llu there and %u here, and the link; it had link_latency_us "
+                    "%g and link_gbit %g, here they are %g and %g. Give those of the state; with a "
+                    "number for bucket_length buckets follow neither",
+                    where, (unsigned long long)h->nranks, r->comm->nranks, h->link_latency_us,
+                    h->link_gbit, r->config.link_latency_us, r->config.link_gbit);
+}
+
 tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_header *h, bool alone,
                                     const char *where) {
     if (h->magic != MAGIC)
@@ -176,12 +191,7 @@ tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_head
     if (h->header_hash != hash_header(h))
         return tam_state_refuse(where, "the header is damaged (checksum)");
     TAM_TRY(check_owner(r, h, alone, where));
-    if (h->borders != hash_borders(r))
-        return tam_state_refuse(
-            where, "its buckets begin elsewhere than this reducer's: planned ones follow the "
-                   "number of ranks and the link. Give the link that it was planned for "
-                   "(link_latency_us and link_gbit; not given: 20 and 400 over nccl, else 50 and "
-                   "1); with a number for bucket_length they follow neither");
+    TAM_TRY(check_borders(r, h, where));
     if (!same_sizes(r, h))
         return tam_state_refuse(where, "its parts differ in size from this reducer's");
     return TAMIS_OK;

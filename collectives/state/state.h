@@ -28,9 +28,10 @@ typedef struct tam_state_header {
     uint64_t status;             /* always 0 */
     uint64_t fields[TAM_FIELDS]; /* of the agreement */
     uint64_t rank, nranks, nbuckets, ngroups;
-    uint64_t borders;    /* hash of where buckets begin: lists of groups are in their order */
-    uint64_t passes;     /* of update mode */
-    uint64_t parts_hash; /* of the control part after the header */
+    uint64_t borders; /* hash of where buckets begin: lists of groups are in their order */
+    double link_latency_us, link_gbit; /* that they were planned for; to be told */
+    uint64_t passes;                   /* of update mode */
+    uint64_t parts_hash;               /* of the control part after the header */
     uint64_t residual_hash;
     uint64_t moments_hash; /* 0 in memory, where moments are saved separately */
     uint64_t header_hash;  /* last */

@@ -181,8 +181,8 @@ static tamis_status send_piece(tam_nccl *self, size_t bytes, const tam_call *cal
 
 /* After a failure, abort at once: kernels that still wait for other ranks would block the next
  * thread that frees device memory. */
-static tamis_status gather_piece(void *arg, const void *send, size_t bytes, const void **out,
-                                 tam_call *call) {
+tamis_status tam_nccl_gather_piece(void *arg, const void *send, size_t bytes, const void **out,
+                                   tam_call *call) {
     tam_nccl *self = arg;
     tam_nccl_mode before;
     TAM_TRY(tam_nccl_have_patience(self, "ncclAllGather", call));
@@ -207,7 +207,7 @@ static tamis_status allgather_nccl(void *arg, const void *send, size_t bytes, vo
     for (size_t at = 0; at < bytes; at += self->piece) {
         size_t length = bytes - at < self->piece ? bytes - at : self->piece;
         const void *came;
-        TAM_TRY(gather_piece(self, (const char *)send + at, length, &came, call));
+        TAM_TRY(tam_nccl_gather_piece(self, (const char *)send + at, length, &came, call));
         for (uint32_t r = 0; r < self->nranks; r++)
             memcpy((char *)recv + r * bytes + at, (const char *)came + r * length, length);
     }
@@ -216,15 +216,15 @@ static tamis_status allgather_nccl(void *arg, const void *send, size_t bytes, vo
 
 static tamis_status allreduce_sum_nccl(void *arg, float *values, size_t count, tam_call *call) {
     tam_nccl *self = arg;
-    return tam_sum_by_gather(gather_piece, self, self->nranks, self->piece / sizeof values[0],
-                             values, count, call);
+    return tam_sum_by_gather(tam_nccl_gather_piece, self, self->nranks,
+                             self->piece / sizeof values[0], values, count, call);
 }
 
 static tamis_status alltoall_nccl(void *arg, const void *send, const size_t *send_at, void *recv,
                                   const size_t *recv_at, tam_call *call) {
     tam_nccl *self = arg;
-    return tam_alltoall_by_gather(gather_piece, self, self->rank, self->nranks, &self->runs, send,
-                                  send_at, recv, recv_at, call);
+    return tam_alltoall_by_gather(tam_nccl_gather_piece, self, self->rank, self->nranks,
+                                  &self->runs, send, send_at, recv, recv_at, call);
 }
 
 /* -- the first time --------------------------------------------------------------------------- */
@@ -236,18 +236,18 @@ tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call) {
     const tam_members all = {0, 1, self->nranks, self->rank};
     size_t half = self->piece / 2;
     char *to = self->memory + self->nranks * half;
-    TAM_TRY(gather_piece(self, self->pinned + self->room, 1, &came, call));
-    TAM_TRY(gather_piece(self, self->pinned + self->room, self->piece, &came, call));
+    TAM_TRY(tam_nccl_gather_piece(self, self->pinned + self->room, 1, &came, call));
+    TAM_TRY(tam_nccl_gather_piece(self, self->pinned + self->room, self->piece, &came, call));
     TAM_TRY(exchange_on(self, &all, self->memory, half, to, self->stream, call));
-    return tam_nccl_await_stream(self, "the first exchange", call);
+    TAM_TRY(tam_nccl_await_stream(self, "the first exchange", call));
+    return tam_nccl_find_link(self, call);
 }
 
 /* -- the row ---------------------------------------------------------------------------------- */
 
 const tam_transport tam_nccl_transport = {
     .name = "nccl",
-    /* What a GPU has of a network; NVLink is faster. */
-    .usual = {.latency_us = 20.0, .gbit = 400.0},
+    .usual = tam_nccl_usual,
     .capabilities = TAM_CAP_THREADED | TAM_CAP_GATHERS,
     .stream = &stream_row,
     .allgather = allgather_nccl,

@@ -43,6 +43,7 @@ typedef struct tam_nccl {
     char *pinned;        /* [(1 + nranks) * room] sent | received */
     char *memory;        /* [nranks * room] on the device */
     tam_alltoall_scratch runs;
+    tam_usual_link usual; /* between its ranks, the same on all of them (nccl_link.c) */
 
     pthread_mutex_t lock; /* of comm while not `ending`: abort may come from any thread */
     ncclComm_t comm;      /* NCCL's threads write it too, until its creation has ended */
@@ -102,6 +103,19 @@ extern const tam_transport tam_nccl_transport;
 
 /** The first use of a new communicator. */
 tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call);
+
+/** All-gather `bytes` of every rank, at most `piece`, from host memory.
+ * @param out  [out]  those of all ranks, in pinned memory until the next call */
+tamis_status tam_nccl_gather_piece(void *arg, const void *send, size_t bytes, const void **out,
+                                   tam_call *call);
+
+/* nccl_link.c */
+
+/** Find out what is between the ranks. A collective call. */
+tamis_status tam_nccl_find_link(tam_nccl *self, tam_call *call);
+
+/** Of the row. */
+const tam_usual_link *tam_nccl_usual(const void *arg);
 
 /* nccl_open.c */
 

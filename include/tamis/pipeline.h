@@ -14,7 +14,8 @@
  *
  * So later stages may send more entries. All stages together send k = density * (parameters of all
  * stages), divided so that the exchanges overrun their windows as evenly as possible. No stage gets
- * less than half or more than twice its even share. Windows and speed are measured, not assumed.
+ * less than half of its even share, or more than that and the mean share. Windows and speed are
+ * measured, not assumed.
  */
 #ifndef TAMIS_PIPELINE_H
 #define TAMIS_PIPELINE_H

@@ -526,8 +526,9 @@ typedef enum tamis_sum_order {
 /** How the k entries of a step are divided among several buckets (section 7). */
 typedef enum tamis_share {
     TAMIS_SHARE_NORM = 0,  /* by the norms of the layers in the previous step; a bucket gets between
-                              half and twice what its length would give it. With an update of
-                              rule Adam, which divides layers by their scale: by length */
+                              half of what its length would give it and that and a tenth of the
+                              mean. With an update of rule Adam, which divides layers by their
+                              scale: by length */
     TAMIS_SHARE_LENGTH = 1 /* by length: constant counts */
 } tamis_share;
 

@@ -113,20 +113,23 @@ typedef struct tam_list_transport {
                            tam_call *call);
 } tam_list_transport;
 
-/** What a way between ranks usually is. */
+/** What is between the ranks of a communicator, where the caller does not say. The same on all of
+ * them: bits depend on it. */
 typedef struct tam_usual_link {
     double latency_us, gbit; /* of an empty message; 10^9 bits a second of one rank */
+    double bucket_us;        /* what a bucket takes beside its messages */
 } tam_usual_link;
 
 typedef struct tam_transport {
     const char *name;
-    tam_usual_link usual; /* what buckets are planned for if no link is given; zeros: not known. The
-                             same on all ranks: bits depend on it */
     uint32_t capabilities;
     const tam_stream_transport *stream; /* NULL: host memory only */
     const tam_list_transport *lists;    /* NULL: the all-to-all and the all-gather do */
     const char *unthreaded; /* why it is not TAM_CAP_THREADED although it could be, and what to do;
                                NULL: it could not */
+
+    /** What buckets are planned for. NULL: not known */
+    const tam_usual_link *(*usual)(const void *self);
 
     /** Every rank gives `bytes` bytes; recv[r * bytes] is rank r's. send and recv do not overlap.
      */

@@ -8,6 +8,7 @@ typedef struct bubble {
     uint32_t nstages;
     const uint64_t *lengths, *even;
     const double *windows_s, *entry_s;
+    uint64_t more; /* than an even share, at most */
 } bubble;
 
 static bool usable(const bubble *b) {
@@ -21,7 +22,7 @@ static bool usable(const bubble *b) {
 }
 
 static tam_bounds bounds_of(const bubble *b, uint32_t s) {
-    return tam_bucket_bounds(b->even[s], b->lengths[s]);
+    return tam_bucket_bounds(b->even[s], b->lengths[s], b->more);
 }
 
 /* How long after its window the exchange of so many entries ends. */
@@ -59,14 +60,15 @@ static double find_level(const bubble *b, uint64_t k) {
 void tam_bubble_divide(uint64_t k, uint32_t nstages, const uint64_t *lengths,
                        const double *windows_s, const double *entry_s, uint64_t *even,
                        uint64_t *shares) {
-    bubble b = {nstages, lengths, even, windows_s, entry_s};
+    uint64_t more = tam_bucket_more(k, nstages, TAM_STAGE_TENTHS);
+    bubble b = {nstages, lengths, even, windows_s, entry_s, more};
     tam_bucket_even(k, nstages, lengths, even);
     if (k < nstages || !usable(&b)) {
         memcpy(shares, even, nstages * sizeof shares[0]);
         return;
     }
     double level = find_level(&b, k);
-    tam_rounding rounding = tam_rounding_begin(k, nstages, lengths, even);
+    tam_rounding rounding = tam_rounding_begin(k, nstages, lengths, even, more);
     for (uint32_t s = 0; s < nstages; s++)
         shares[s] = tam_rounding_next(&rounding, bounds_of(&b, s), entries_at(&b, s, level));
 }

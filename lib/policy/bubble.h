@@ -17,9 +17,9 @@
  *     stage 1      [=============|====]      | the window ends: the next input is there
  *     stage 2  [=================|====]      ] the exchange ends, on all stages equally late
  *
- * Each share is between half and twice the share by length (bucket.h), so a stage may end earlier
- * or later than the level. Bisection finds the level in a fixed number of steps, then shares are
- * rounded: all ranks get the same bits.
+ * Each share is between half of the share by length and that and the mean share (bucket.h), so a
+ * stage may end earlier or later than the level. Bisection finds the level in a fixed number of
+ * steps, then shares are rounded: all ranks get the same bits.
  *
  * Subtract the fixed cost of an exchange from its window. Shares are by length if a time is not
  * finite, an entry_s not above 0, no window above 0, or k less than nstages.

@@ -6,25 +6,26 @@
 #define LONG 1073741824.0 /* bytes: whatever overlaps with a message's latency is long over */
 
 /* A step that gathers so many bytes of each rank and sums so many. */
-static double step_s(const tam_net *net, const tam_plan *plan, bool dense, double bytes) {
-    double gather_s = dense ? 0.0 : tam_plan_gather_s(net, plan, bytes / plan->nranks);
-    return gather_s + tam_plan_sum_s(net, plan, bytes);
+static double step_s(const tam_bucket_rule *rule, double bytes) {
+    double gather_s =
+        rule->dense ? 0.0 : tam_plan_gather_s(&rule->net, &rule->plan, bytes / rule->plan.nranks);
+    return gather_s + tam_plan_sum_s(&rule->net, &rule->plan, bytes);
 }
 
-static double planned_length(double density, bool dense, const tam_net *net, const tam_plan *plan) {
-    double long_s = step_s(net, plan, dense, LONG), longer_s = step_s(net, plan, dense, 2.0 * LONG);
-    double byte_s = (longer_s - long_s) / LONG, bytes = dense ? 4.0 : 4.0 * density;
-    return TIMES_LATENCY * step_s(net, plan, dense, 0.0) / (bytes * byte_s);
+static double planned_length(const tam_bucket_rule *rule) {
+    double byte_s = (step_s(rule, 2.0 * LONG) - step_s(rule, LONG)) / LONG;
+    double bytes = rule->dense ? 4.0 : 4.0 * rule->density;
+    return TIMES_LATENCY * (step_s(rule, 0.0) + rule->beside_s) / (bytes * byte_s);
 }
 
-static double least_length(double n, uint32_t most_buckets, uint64_t bucket_length, double density,
-                           bool dense, const tam_net *net, const tam_plan *plan) {
-    double entries = dense ? n : density * n;
-    bool planned = bucket_length == TAMIS_BUCKETS_PLANNED;
+static double least_length(double n, uint32_t most_buckets, const tam_bucket_rule *rule) {
+    double entries = rule->dense ? n : rule->density * n;
+    bool planned = rule->length == TAMIS_BUCKETS_PLANNED;
     /* One bucket: asked for, the only possible one, with one entry, or planned for one rank. */
-    if (bucket_length == 0 || most_buckets == 0 || entries < 1.0 || (planned && plan->nranks == 1))
+    if (rule->length == 0 || most_buckets == 0 || entries < 1.0 ||
+        (planned && rule->plan.nranks == 1))
         return n;
-    double least = planned ? planned_length(density, dense, net, plan) : (double)bucket_length;
+    double least = planned ? planned_length(rule) : (double)rule->length;
     if (!(least < n)) /* also NaN */
         return n;
     double most = entries >= most_buckets ? most_buckets
@@ -41,14 +42,13 @@ static uint32_t count_runs(const tamis_layout *layout) {
     return runs;
 }
 
-uint32_t tam_bucket_plan(const tamis_layout *layout, uint64_t bucket_length, double density,
-                         bool dense, const tam_net *net, const tam_plan *plan,
+uint32_t tam_bucket_plan(const tamis_layout *layout, const tam_bucket_rule *rule,
                          tam_bucket_range *out) {
     uint32_t count = 0, end = layout->nsegments, runs = layout->nrowed ? count_runs(layout) : 0;
     if ((uint64_t)layout->nrowed + runs > TAM_BUCKETS_MAX)
         return 0;
-    double least = least_length((double)layout->ordinary, TAM_BUCKETS_MAX - layout->nrowed - runs,
-                                bucket_length, density, dense, net, plan);
+    double least =
+        least_length((double)layout->ordinary, TAM_BUCKETS_MAX - layout->nrowed - runs, rule);
     for (uint32_t s = end; s-- > 0;) {
         bool first = s == 0 || tam_segment_rowed(layout, s) || tam_segment_rowed(layout, s - 1);
         if ((double)(layout->begins[end] - layout->begins[s]) < least && !first)
@@ -66,6 +66,7 @@ uint64_t tam_bucket_share_max(uint64_t k, uint64_t length, uint64_t n, tamis_sha
     uint64_t rest = k - nbuckets, room = n - nbuckets;
     uint64_t most = 1 + (room ? (rest * (length - 1) + room - 1) / room : 0);
     if (share == TAMIS_SHARE_NORM)
-        most = tam_bucket_bounds(most, length).high;
+        most =
+            tam_bucket_bounds(most, length, tam_bucket_more(k, nbuckets, TAM_BUCKET_TENTHS)).high;
     return most < rest + 1 ? most : rest + 1; /* the others get one at least */
 }

@@ -23,16 +23,27 @@ typedef struct tam_bucket_range {
     uint32_t first_segment, nsegments;
 } tam_bucket_range;
 
+/** How long buckets shall be. */
+typedef struct tam_bucket_rule {
+    uint64_t length; /* as in tamis_reducer_config.bucket_length */
+    double density;
+    bool dense;      /* scheme dense: density does not matter */
+    double beside_s; /* what a bucket takes beside its messages; with all below, for
+                        TAMIS_BUCKETS_PLANNED only */
+    tam_net net;
+    tam_plan plan;
+} tam_bucket_rule;
+
 /**
- * Join segments, from the last to the first, until a bucket has at least bucket_length elements.
+ * Join segments, from the last to the first, until a bucket has at least rule->length elements.
  *
  * TAMIS_BUCKETS_PLANNED chooses a length at which transfer >= 4 * latency. Times are those of the
  * stages in which the ranks exchange (plan.h), of d = 4 density n_b bytes of indices and as many of
  * values, or of 4 n_b bytes with scheme dense:
  *
- *              latency                         transfer: what long messages take, each byte more
- *     sparse   gather_s(0) + sum_s(0)          gather_s(d / P) + sum_s(d)
- *     dense    sum_s(0)                        sum_s(4 n_b)
+ *              latency                             transfer: what long messages take, a byte more
+ *     sparse   gather_s(0) + sum_s(0) + beside_s   gather_s(d / P) + sum_s(d)
+ *     dense    sum_s(0) + beside_s                 sum_s(4 n_b)
  *
  * Over a wire of beta seconds per byte transfer is 12 density n_b (P - 1) / P beta, dense 8 of n_b.
  * There is one bucket if nothing travels or the link has no speed (one rank, NaN). There are never
@@ -44,15 +55,10 @@ typedef struct tam_bucket_range {
  * A segment that has rows is a bucket, whatever its length, and separates the segments before it
  * from those behind it; the least length applies to the others.
  *
- * @param  bucket_length  [in]   as in tamis_reducer_config
- * @param  dense          [in]   scheme dense: density does not matter
- * @param  net, plan      [in]   read for TAMIS_BUCKETS_PLANNED only
- * @param  out            [out]  tam_bucket_range[min(nsegments, TAM_BUCKETS_MAX)], in the order of
- *                               the exchange
- * @return                       their number; 0: too many segments have rows
+ * @param  out  [out]  tam_bucket_range[min(nsegments, TAM_BUCKETS_MAX)], in the exchange's order
+ * @return             their number; 0: too many segments have rows
  */
-uint32_t tam_bucket_plan(const tamis_layout *layout, uint64_t bucket_length, double density,
-                         bool dense, const tam_net *net, const tam_plan *plan,
+uint32_t tam_bucket_plan(const tamis_layout *layout, const tam_bucket_rule *rule,
                          tam_bucket_range *out);
 
 /** Most entries that a bucket of `length` of n elements gets for k and for every smaller k. */
@@ -101,9 +107,18 @@ typedef struct tam_bounds {
     uint64_t low, high;
 } tam_bounds;
 
-/** Half of the even share, rounded up, to twice as much. @param  even  at least 1 */
-TAM_SHARED tam_bounds tam_bucket_bounds(uint64_t even, uint64_t length) {
-    tam_bounds bounds = {(even + 1) / 2, 2 * even < length ? 2 * even : length};
+/** How much more than its even share a bucket may get, in tenths of the mean share. A device fixes
+ * the sizes of its messages before it knows the shares, so they have room for the most, and all of
+ * it travels: 1.1 k. A stage (bubble.h) learns its share first. */
+enum { TAM_BUCKET_TENTHS = 1, TAM_STAGE_TENTHS = 10 };
+
+TAM_SHARED uint64_t tam_bucket_more(uint64_t k, uint32_t nbuckets, uint32_t tenths) {
+    return k / nbuckets * tenths / 10;
+}
+
+/** Half of the even share, rounded up, to `more` than it. @param  even  at least 1 */
+TAM_SHARED tam_bounds tam_bucket_bounds(uint64_t even, uint64_t length, uint64_t more) {
+    tam_bounds bounds = {(even + 1) / 2, even + more < length ? even + more : length};
     return bounds;
 }
 
@@ -115,10 +130,10 @@ typedef struct tam_rounding {
 } tam_rounding;
 
 TAM_SHARED tam_rounding tam_rounding_begin(uint64_t k, uint32_t nbuckets, const uint64_t *lengths,
-                                           const uint64_t *even) {
+                                           const uint64_t *even, uint64_t more) {
     tam_rounding r = {0, k, {0, 0}, 0.0};
     for (uint32_t b = 0; b < nbuckets; b++) {
-        tam_bounds bounds = tam_bucket_bounds(even[b], lengths[b]);
+        tam_bounds bounds = tam_bucket_bounds(even[b], lengths[b], more);
         r.rest.low += bounds.low;
         r.rest.high += bounds.high;
     }
@@ -148,8 +163,13 @@ typedef struct tam_bucket_pool {
     const uint64_t *lengths, *even;
     const double *norms; /* NULL: by even share */
     uint64_t *settled;   /* 0: not settled */
+    uint64_t more;       /* than an even share, at most */
     double left, weight; /* of those that are not */
 } tam_bucket_pool;
+
+TAM_SHARED tam_bounds tam_pool_bounds(const tam_bucket_pool *p, uint32_t b) {
+    return tam_bucket_bounds(p->even[b], p->lengths[b], p->more);
+}
 
 /** What a bucket gets, or would get if nothing were bounded or rounded. */
 TAM_SHARED double tam_bucket_wish(const tam_bucket_pool *p, uint32_t b) {
@@ -172,7 +192,7 @@ TAM_SHARED void tam_bucket_weigh(uint64_t k, tam_bucket_pool *p) {
 
 /* How far its bounds move the wish of a bucket that is not settled. */
 TAM_SHARED double tam_bucket_moved(const tam_bucket_pool *p, uint32_t b) {
-    tam_bounds bounds = tam_bucket_bounds(p->even[b], p->lengths[b]);
+    tam_bounds bounds = tam_pool_bounds(p, b);
     double low = (double)bounds.low, high = (double)bounds.high, wish = tam_bucket_wish(p, b);
     if (p->settled[b])
         return 0.0;
@@ -187,7 +207,7 @@ TAM_SHARED bool tam_bucket_settle(tam_bucket_pool *p) {
     for (uint32_t b = 0; b < p->nbuckets; b++)
         added += tam_bucket_moved(p, b);
     for (uint32_t b = 0; b < p->nbuckets; b++) {
-        tam_bounds bounds = tam_bucket_bounds(p->even[b], p->lengths[b]);
+        tam_bounds bounds = tam_pool_bounds(p, b);
         double moved = tam_bucket_moved(p, b);
         if ((moved > 0.0 && added >= 0.0) || (moved < 0.0 && added <= 0.0)) {
             p->settled[b] = moved > 0.0 ? bounds.low : bounds.high;
@@ -198,8 +218,9 @@ TAM_SHARED bool tam_bucket_settle(tam_bucket_pool *p) {
 }
 
 /**
- * Shares in proportion to norms, each between half and twice the share by length; what the bounds
- * take or give is shared among the others in the same proportion. They sum to k.
+ * Shares in proportion to norms, each between half of the share by length and that and a tenth of
+ * k / nbuckets; what the bounds take or give is shared among the others in the same proportion.
+ * They sum to k.
  *
  * Shares are by length without norms, if none is above 0, if one is negative or NaN, if their sum
  * is too large, or with fewer entries than buckets.
@@ -220,16 +241,17 @@ TAM_SHARED void tam_bucket_shares(uint64_t k, uint32_t nbuckets, const uint64_t 
     if (!usable || !(sum > 0.0 && sum < 1e300))
         return;
 
-    tam_bucket_pool pool = {nbuckets, lengths, even, norms, shares, 0.0, 0.0};
+    uint64_t more = tam_bucket_more(k, nbuckets, TAM_BUCKET_TENTHS);
+    tam_bucket_pool pool = {nbuckets, lengths, even, norms, shares, more, 0.0, 0.0};
     for (uint32_t b = 0; b < nbuckets; b++)
         shares[b] = 0;
     do
         tam_bucket_weigh(k, &pool);
     while (tam_bucket_settle(&pool));
-    tam_rounding rounding = tam_rounding_begin(k, nbuckets, lengths, even);
+    tam_rounding rounding = tam_rounding_begin(k, nbuckets, lengths, even, more);
     for (uint32_t b = 0; b < nbuckets; b++)
-        shares[b] = tam_rounding_next(&rounding, tam_bucket_bounds(even[b], lengths[b]),
-                                      tam_bucket_wish(&pool, b));
+        shares[b] =
+            tam_rounding_next(&rounding, tam_pool_bounds(&pool, b), tam_bucket_wish(&pool, b));
 }
 
 #endif

@@ -71,6 +71,9 @@ void fake_cuda_memory(size_t bytes);
 
 void fake_cuda_multiprocessors(int count);
 
+/** A device that is not connected to others by NVLink, as all are. */
+void fake_cuda_without_nvlink(int device);
+
 /** One operation in four begins after a random time up to this. */
 void fake_cuda_delay_us(unsigned us);
 

@@ -95,6 +95,7 @@ struct fake_world {
     fake_cuda_objects alive = {};
 
     int devices, multiprocessors;
+    int without_nvlink = -1;
     size_t total;
     unsigned delay_us;
     bool held = false;

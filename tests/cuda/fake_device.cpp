@@ -15,6 +15,7 @@ static void set_usual(fake_world *w) {
     w->delay_us = static_cast<unsigned>(from_environment("FAKE_CUDA_DELAY_US", 20));
     w->total = static_cast<size_t>(4) << 30;
     w->held = false;
+    w->without_nvlink = -1;
 }
 
 static fake_world &make_world() {
@@ -180,6 +181,11 @@ void fake_cuda_multiprocessors(int count) {
     world.multiprocessors = count;
 }
 
+void fake_cuda_without_nvlink(int device) {
+    guard held(world.lock);
+    world.without_nvlink = device;
+}
+
 void fake_cuda_delay_us(unsigned us) {
     guard held(world.lock);
     world.delay_us = us;
@@ -216,6 +222,35 @@ cudaError_t cudaGetDevice(int *device) {
     ENTER();
     *device = current_device;
     return give(world.devices > 0 ? cudaSuccess : cudaErrorNoDevice);
+}
+
+static const char address[] = "0000:%02x:00.0";
+
+cudaError_t cudaDeviceGetPCIBusId(char *out, int bytes, int device) {
+    ENTER();
+    if (device < 0 || device >= world.devices || bytes < 13)
+        return give(cudaErrorInvalidValue);
+    snprintf(out, static_cast<size_t>(bytes), address, static_cast<unsigned>(device));
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *text) {
+    ENTER();
+    unsigned number;
+    if (sscanf(text, address, &number) != 1 || number >= static_cast<unsigned>(world.devices))
+        return give(cudaErrorInvalidDevice);
+    *device = static_cast<int>(number);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetP2PAttribute(int *value, cudaDeviceP2PAttr attribute, int from, int to) {
+    ENTER();
+    if (from == to || from < 0 || from >= world.devices || to < 0 || to >= world.devices)
+        return give(cudaErrorInvalidDevice);
+    if (attribute != cudaDevP2PAttrNativeAtomicSupported)
+        return give(cudaErrorInvalidValue);
+    *value = from != world.without_nvlink && to != world.without_nvlink;
+    return cudaSuccess;
 }
 
 /* Works on a broken device too, or nobody could leave it. */

@@ -251,11 +251,34 @@ static void check_count(test_rank *self, tamis_comm *comm, double gbit, bool one
                tamis_comm_transport(comm), gbit, count);
 }
 
-/* 4M elements at 1 %: on a link of 1 Gbit/s several, on one of 400 a single bucket. */
+/* 4M elements at 1 %: on a link of 1 Gbit/s several, on NVLink a single bucket. */
 static void plan_buckets(test_rank *self) {
     check_count(self, self->comm, 0.0, true);
     check_count(self, self->comm, 1.0, false);
     check_count(self, self->shared, 0.0, false);
+}
+
+static double between_gbit; /* what all ranks must find */
+
+static void find_link(test_rank *self) {
+    double gbit = self->comm->transport->usual(self->comm->self)->gbit;
+    RANK_CHECK(self, gbit == between_gbit, "%g Gbit/s, not %g", gbit, between_gbit);
+}
+
+static void check_link(uint32_t nranks, double gbit) {
+    between_gbit = gbit;
+    over_nccl(nranks, 0, find_link);
+}
+
+static void test_ranks_plan_for_the_slowest_link_of_any(void **state) {
+    (void)state;
+    check_link(1, 2400.0);
+    check_link(3, 2400.0);
+    fake_cuda_without_nvlink(2);
+    check_link(3, 200.0);
+    check_link(2, 2400.0);
+    fake_cuda_reset();
+    check_link(3, 2400.0);
 }
 
 /* One rank gives what is usual elsewhere, the other nothing: their buckets would differ. */
@@ -289,10 +312,10 @@ static void carry_over(test_rank *self) {
     (void)snprintf(path, sizeof path, "%s.%u", planned, self->id);
     make_layers(self, self->comm, 0.0, 0.0, &nccl);
     make_layers(self, self->shared, 0.0, 0.0, &usual);
-    make_layers(self, self->shared, 20.0, 400.0, &told);
+    make_layers(self, self->shared, 10.0, 2400.0, &told);
     RANK_OK(self, tamis_reducer_save(nccl, path));
     RANK_STATUS(self, TAMIS_E_FORMAT, tamis_reducer_load(usual, path));
-    RANK_SAYS(self, "20 and 400 over nccl");
+    RANK_SAYS(self, "link_latency_us 10 and link_gbit 2400");
     RANK_OK(self, tamis_reducer_load(told, path));
     tamis_reducer_destroy(told);
     tamis_reducer_destroy(usual);
@@ -318,6 +341,7 @@ int main(void) {
         cmocka_unit_test(test_beside_a_capture),
         cmocka_unit_test(test_no_allocation_no_wait),
         cmocka_unit_test(test_buckets_are_planned_for_the_transports_link),
+        cmocka_unit_test(test_ranks_plan_for_the_slowest_link_of_any),
         cmocka_unit_test(test_links_that_differ_are_refused),
         cmocka_unit_test(test_a_state_goes_where_its_buckets_fit),
         cmocka_unit_test(test_a_density_that_changes_is_the_hosts),

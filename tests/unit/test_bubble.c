@@ -26,7 +26,8 @@ static void divide(pipe_case *c) {
 }
 
 static tam_bounds bounds_of(const pipe_case *c, uint32_t s) {
-    return tam_bucket_bounds(c->even[s], c->lengths[s]);
+    return tam_bucket_bounds(c->even[s], c->lengths[s],
+                             tam_bucket_more(c->k, c->nstages, TAM_STAGE_TENTHS));
 }
 
 static double latest(const pipe_case *c, const uint64_t *shares) {
