@@ -212,7 +212,7 @@ tamis_status tam_cuda_step_save(tam_cuda_step *step, tam_cuda_past *past);
 /** Enqueues the collectives and the phases between them, or the collectives: the reducer's. */
 typedef tamis_status (*tam_cuda_enqueue)(void *context, tam_cuda_step *step);
 
-/** Run collectives before the first step and wait for them, by the deadline of the plan. */
+/** Run collectives while no step is under way, and wait for them, by the deadline of the plan. */
 tamis_status tam_cuda_step_rehearse(tam_cuda_step *step, tam_cuda_enqueue enqueue, void *context);
 
 /**
