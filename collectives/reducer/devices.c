@@ -44,8 +44,8 @@ static const char *why_threshold(const tamis_reducer *r) {
     return r->config.capacity > 0.0 ? "" : "the scheme's count has no bound (capacity)";
 }
 
-/* Steps need nothing from the host if messages have a fixed size, ranks agree on no plan in a step,
- * the threshold is known before the pass, and parts never change. */
+/* Steps need nothing from the host if the sizes of messages follow from k, ranks agree on no plan
+ * in a step, the threshold is known before the pass, and parts never change. */
 static const char *why_not_by_itself(const tamis_reducer *r) {
     if (!(r->traits & TAM_TRAIT_DEVICE))
         return "the scheme's exchange runs on the host";
@@ -53,8 +53,6 @@ static const char *why_not_by_itself(const tamis_reducer *r) {
         return "segments have rows whose lists have no bound (rows_capacity)";
     if (!(r->traits & TAM_TRAIT_PICKS))
         return "";
-    if (r->config.density_max > r->config.density) /* the caller means to change it */
-        return "density_max is above density, so sizes of messages may change";
     return tam_scheme_exact_count(r->scheme) ? "" : why_threshold(r);
 }
 #endif

@@ -25,6 +25,7 @@ struct tam_inflight_ring {
     uint64_t replay;  /* serial of the last report of a caller's graph */
     uint64_t shown;   /* number of the step in the statistics, plus 1 */
     bool captured;    /* the step between start and join is part of a caller's graph */
+    uint64_t room;    /* entries, of all buckets together, that messages have room for */
     uint64_t wire_bytes;
 };
 

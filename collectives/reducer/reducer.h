@@ -174,6 +174,7 @@ struct tamis_reducer {
     tamis_step given;  /* what the first call of the step gave */
 
     bool abandoned, has_result, has_norms;
+    bool in_graph; /* a graph of the caller holds a step */
     uint64_t step;
     tam_undo *undo;    /* how to take the last step back */
     uint64_t met_ns;   /* end of the previous exchange, at about the same time on all ranks */
@@ -291,6 +292,8 @@ bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, cha
 
 /** shares.c: set the entries per step and what depends on them, except the shares of buckets. */
 void tam_reducer_set_k(tamis_reducer *r, uint64_t k);
+/** Most entries that a bucket gets of k, or of fewer; at most those it has memory for. */
+uint64_t tam_bucket_most(const tam_bucket *b, uint64_t k);
 /** Entries of a density: at least one, unless the length is 0. */
 uint64_t tam_reducer_entries(double density, uint64_t length);
 /** Whether k is shared by the norms of buckets. */

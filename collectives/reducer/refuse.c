@@ -117,8 +117,8 @@ static bool has_rows(const tamis_reducer *r) {
     return r->layout->nrowed > 0;
 }
 
-static bool has_driver(const tamis_reducer *r) {
-    return !r->driver->by_host;
+static bool in_graph(const tamis_reducer *r) {
+    return r->in_graph;
 }
 
 static const char create[] = "tamis_reducer_create";
@@ -203,9 +203,9 @@ static const struct row {
      by_nodes},
     {{0, set_density, "another density", "scheme dense or quantized", "it sends everything"},
      whole},
-    {{0, set_density, "another density", "steps that a device runs by itself",
-      "the sizes of their messages are fixed; create it with density_max above density"},
-     has_driver},
+    {{0, set_density, "another density", "a step in a CUDA graph of the caller",
+      "the graph keeps the sizes of its messages; use another reducer for it"},
+     in_graph},
 };
 
 enum { ROWS = sizeof rows / sizeof rows[0] };

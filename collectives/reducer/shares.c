@@ -48,6 +48,13 @@ void tam_buckets_share(tamis_reducer *r) {
     }
 }
 
+uint64_t tam_bucket_most(const tam_bucket *b, uint64_t k) {
+    const tamis_reducer *r = b->reducer;
+    uint64_t most = tam_bucket_share_max(k, b->layout->length, r->layout->ordinary, r->config.share,
+                                         tam_ordinary_buckets(r));
+    return most < b->view.whole_k_max ? most : b->view.whole_k_max;
+}
+
 /* -- density ---------------------------------------------------------------------------------- */
 
 uint64_t tam_reducer_entries(double density, uint64_t length) {
@@ -78,7 +85,10 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
                         "tamis_reducer_set_density: %g gives %llu entries for %u buckets, each of "
                         "which needs one",
                         density, (unsigned long long)k, tam_ordinary_buckets(r));
+    if (k == r->k)
+        return TAMIS_OK;
+    TAM_TRY(r->driver->settle(r));
     tam_reducer_set_k(r, k);
     tam_buckets_share(r);
-    return TAMIS_OK;
+    return r->driver->reload(r);
 }

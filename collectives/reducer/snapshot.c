@@ -118,7 +118,7 @@ void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot) {
 
 /* As tamis_reducer_set_density. */
 bool tam_snapshot_can_send(const tamis_reducer *r, uint64_t k) {
-    return k == r->k || (r->driver->by_host && k >= tam_ordinary_buckets(r) && k <= r->k_max);
+    return k == r->k || (!r->in_graph && k >= tam_ordinary_buckets(r) && k <= r->k_max);
 }
 
 tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, const char *where) {

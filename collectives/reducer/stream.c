@@ -19,90 +19,6 @@
 #include "collectives/reducer/stream.h"
 #include "collectives/reducer/undo.h"
 
-/* -- enqueue ---------------------------------------------------------------------------------- */
-
-static tamis_status gather_slots(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->allgather(comm->self, &mail->among, mail->slot_bytes,
-                                              mail->slots, mail->stream);
-}
-
-static tamis_status bring_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->alltoall(comm->self, &mail->among, mail->values,
-                                             mail->share_bytes, mail->shares, mail->stream);
-}
-
-static tamis_status gather_sums(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->allgather(comm->self, &mail->among, mail->sum_bytes, mail->sums,
-                                              mail->stream);
-}
-
-static tamis_status enqueue(void *context, tam_cuda_step *step) {
-    const tamis_comm *comm = context;
-    const tam_cuda_mail *mail = tam_cuda_step_mail(step);
-    TAM_TRY(gather_slots(comm, mail));
-    TAM_TRY(tam_cuda_step_unite(step));
-    if (mail->share_bytes == 0)
-        return TAMIS_OK;
-    TAM_TRY(bring_values(comm, mail));
-    TAM_TRY(tam_cuda_step_add(step));
-    return gather_sums(comm, mail);
-}
-
-static tamis_status sum_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->allreduce(comm->self, (const float *)(const void *)mail->values,
-                                              comm->nranks * mail->share_bytes / sizeof(float),
-                                              (float *)(void *)mail->shares, mail->stream);
-}
-
-static tamis_status carry_leg(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg) {
-    static tamis_status (*const legs[TAM_CUDA_LEGS])(const tamis_comm *, const tam_cuda_mail *) = {
-        [TAM_CUDA_SLOTS] = gather_slots,
-        [TAM_CUDA_SHARES] = bring_values,
-        [TAM_CUDA_SUMS] = gather_sums,
-        [TAM_CUDA_VALUES] = sum_values,
-    };
-    return legs[leg](context, mail);
-}
-
-static tamis_status enqueue_dense(void *context, tam_cuda_step *step) {
-    return tam_cuda_dense_reduce(step, carry_leg, context);
-}
-
-static tamis_status enqueue_in_nodes(void *context, tam_cuda_step *step) {
-    return tam_cuda_node_exchange(step, carry_leg, enqueue, context);
-}
-
-static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
-    return !tam_stream_picks(b)     ? enqueue_dense
-           : tam_stream_in_nodes(b) ? enqueue_in_nodes
-                                    : enqueue;
-}
-
-/* The collectives of a step with nothing between them, on buffers that hold zeros. */
-static tamis_status rehearse(void *context, tam_cuda_step *step) {
-    const tam_cuda_mail *mail = tam_cuda_step_mail(step);
-    TAM_TRY(gather_slots(context, mail));
-    if (mail->share_bytes == 0)
-        return TAMIS_OK;
-    TAM_TRY(bring_values(context, mail));
-    return gather_sums(context, mail);
-}
-
-static tamis_status rehearse_dense(void *context, tam_cuda_step *step) {
-    return tam_cuda_dense_rehearse(step, carry_leg, context);
-}
-
-static tamis_status rehearse_in_nodes(void *context, tam_cuda_step *step) {
-    TAM_TRY(tam_cuda_node_rehearse(step, carry_leg, context));
-    return rehearse(context, step);
-}
-
-static tam_cuda_enqueue rehearsal_of(const tam_bucket *b) {
-    return !tam_stream_picks(b)     ? rehearse_dense
-           : tam_stream_in_nodes(b) ? rehearse_in_nodes
-                                    : rehearse;
-}
-
 /* -- start, wait, join ------------------------------------------------------------------------ */
 
 /* Collectives of one communicator must be issued in the same order on all ranks. A host-driven
@@ -140,11 +56,14 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
     tam_undo_lose(r, TAM_WAY_NONE); /* only the device knows what it applies */
     if (tam_stream_is_first(b) && s->serial - s->retired == TAM_CUDA_STEPS)
         TAM_TRY(tam_inflight_retire_joined(r));
-    if (tam_stream_is_first(b))
+    if (tam_stream_is_first(b)) {
         TAM_TRY(line_up(r));
-    TAM_TRY(tam_cuda_step_run(s->steps[b->view.index], &b->view.target, caller, enqueue_of(b),
-                              r->comm, &serial));
+        TAM_TRY(tam_stream_rearm(r, caller));
+    }
+    TAM_TRY(tam_cuda_step_run(s->steps[b->view.index], &b->view.target, caller,
+                              tam_stream_enqueue_of(b), r->comm, &serial));
     s->captured = serial == 0;
+    r->in_graph = r->in_graph || s->captured;
     if (s->captured)
         return TAMIS_OK;
     if (r->config.update)
@@ -247,13 +166,15 @@ static tamis_status reload_bucket(const tam_bucket *b) {
     tam_cuda_past past = {
         .number = r->step,
         .k = b->view.whole_k,
+        .all = r->k,
         .last_result = b->view.last_result,
         .early_nonfinite = b->view.early_nonfinite,
         .norm = r->norms[b->view.index],
         .has_norms = r->has_norms,
         .match = r->match,
+        .scale = tam_update_scale(r, &r->match),
     };
-    return tam_cuda_step_load(r->inflight->steps[b->view.index], b->view.config_hash, &past);
+    return tam_cuda_step_load(r->inflight->steps[b->view.index], tam_stream_config(b), &past);
 }
 
 static tamis_status stream_reload(tamis_reducer *r) {
@@ -285,32 +206,6 @@ static tamis_status stream_open(tam_bucket *b) {
     return reload_bucket(b);
 }
 
-/* NCCL connects ranks when a size of message first wants it, which must not happen in a capture,
- * ours or the caller's. */
-static tamis_status rehearse_bucket(const tam_bucket *b) {
-    tamis_comm *comm = b->reducer->comm;
-    tam_cuda_step *step = b->reducer->inflight->steps[b->view.index];
-    tamis_status status = tam_cuda_step_rehearse(step, rehearsal_of(b), comm);
-    if (status == TAMIS_OK)
-        return TAMIS_OK;
-    TAM_TRY(comm->transport->stream->poll(comm->self)); /* which knows more, if it has failed */
-    return tam_fail(status,
-                    "rank %u: the first exchange of a reducer did not end; a rank is missing, or "
-                    "the device is busy or hangs",
-                    comm->rank);
-}
-
-/* Either all ranks capture their collectives, or none does. */
-static tamis_status stream_arm(tamis_reducer *r) {
-    for (uint32_t i = 0; i < r->nbuckets; i++)
-        TAM_TRY(rehearse_bucket(&r->buckets[i]));
-    if (tam_setting_number(TAM_SETTING_GRAPHS) == 0)
-        return TAMIS_OK;
-    for (uint32_t i = 0; i < r->nbuckets; i++)
-        TAM_TRY(tam_cuda_step_capture(r->inflight->steps[i], enqueue_of(&r->buckets[i]), r->comm));
-    return TAMIS_OK;
-}
-
 /* The first bucket is closed last, with what all share. */
 static void stream_close(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
@@ -332,7 +227,7 @@ static void stream_close(tam_bucket *b) {
 const tam_driver tam_driver_stream = {
     .name = "stream",
     .open = stream_open,
-    .arm = stream_arm,
+    .arm = tam_stream_arm,
     .close = stream_close,
     .launch = stream_launch,
     .accumulate = stream_accumulate,

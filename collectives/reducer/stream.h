@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Steps that the device runs by itself: stream_plan.c opens those of the buckets, stream.c drives
- * them.
+ * Steps that the device runs by itself: stream_plan.c opens those of the buckets, stream_arm.c has
+ * their collectives and sizes, stream.c drives them.
  */
 #ifndef TAM_REDUCER_STREAM_H
 #define TAM_REDUCER_STREAM_H
@@ -30,8 +30,33 @@ static inline bool tam_stream_in_nodes(const tam_bucket *b) {
     return b->slice.nlocal > 1;
 }
 
-/** Open the step of a bucket, and add what it sends to inflight->wire_bytes. Its state is loaded
- * next. */
+/** Buckets may be configured alike and have slots of the same size for another density, so k is
+ * part of what their heads tell. */
+static inline uint64_t tam_stream_config(const tam_bucket *b) {
+    return b->view.config_hash + b->reducer->k;
+}
+
+/* stream_plan.c */
+
+/** Open the step of a bucket, with memory for k_max. Its state is loaded next. */
 tamis_status tam_stream_open_step(tam_bucket *b);
+
+/** Messages that have room for k entries of all buckets together. */
+tamis_status tam_stream_resize(const tam_bucket *b, uint64_t k);
+
+/** Bytes that this rank sends in a step. */
+uint64_t tam_stream_wire_bytes(const tam_bucket *b);
+
+/* stream_arm.c */
+
+/** The collectives of a bucket's step, and the phases between them. */
+tam_cuda_enqueue tam_stream_enqueue_of(const tam_bucket *b);
+
+/** Sizes for the present k, rehearsed and captured. Collective. */
+tamis_status tam_stream_arm(tamis_reducer *r);
+
+/** The same before a step, if k has outgrown the sizes there are, or is well below them. On ranks
+ * that call it while others do not, it fails, as does the step of those. */
+tamis_status tam_stream_rearm(tamis_reducer *r, void *caller);
 
 #endif

@@ -14,10 +14,60 @@
 
 /* -- what is sent ----------------------------------------------------------------------------- */
 
-/* Bytes that this rank sends in a step, or for a piece of it: always the same. What a sum of the
- * transport's own sends is not known; this is what a ring would. */
-static uint64_t count_wire_bytes(const tam_cuda_mail *mail) {
+/* Of a step, or of a piece of it. What a sum of the transport's own sends is not known; this is
+ * what a ring would. */
+static uint64_t bytes_of_mail(const tam_cuda_mail *mail) {
     return (mail->among.count - 1) * (mail->slot_bytes + mail->share_bytes + mail->sum_bytes);
+}
+
+static uint64_t bytes_of_pieces(const tam_cuda_step *step) {
+    uint64_t bytes = 0;
+    for (uint32_t p = 0; p < tam_cuda_dense_pieces(step); p++) {
+        tam_cuda_mail mail = tam_cuda_dense_mail(step, p);
+        bytes += bytes_of_mail(&mail);
+    }
+    return bytes;
+}
+
+uint64_t tam_stream_wire_bytes(const tam_bucket *b) {
+    const tam_cuda_step *step = b->reducer->inflight->steps[b->view.index];
+    uint64_t inside = tam_stream_in_nodes(b) ? tam_cuda_node_bytes(step) : 0;
+    return tam_stream_picks(b) ? bytes_of_mail(tam_cuda_step_mail(step)) + inside
+                               : bytes_of_pieces(step);
+}
+
+/* -- room ------------------------------------------------------------------------------------- */
+
+/* No union exceeds what all ranks send, or the length of the vector. */
+static uint32_t union_max(const tam_bucket *b, uint64_t capacity) {
+    uint64_t sent = capacity * b->reducer->nranks, n = b->division.grid.n;
+    return (uint32_t)(sent < n ? sent : n);
+}
+
+static uint64_t bytes_of_indices(tamis_index_format index, uint64_t span, uint64_t capacity) {
+    return tam_head_round((size_t)tam_codec_of(index)->bytes(span, capacity));
+}
+
+/* For whole_k entries of a bucket, at most. */
+static tam_cuda_room room_of(const tam_bucket *b, tamis_index_format index, uint64_t whole_k) {
+    const tam_division *whole = &b->slice.division;
+    uint64_t most = tam_share_max(whole, whole_k), n = whole->grid.n;
+    uint64_t capacity = tam_pick_most(&b->view, most), all = most * b->slice.nlocal;
+    return (tam_cuda_room){
+        .slot_capacity = (uint32_t)capacity,
+        .union_max = union_max(b, capacity),
+        .index_bytes = bytes_of_indices(index, tam_own_max(&b->division), capacity),
+        .result_capacity = (uint32_t)most,
+        .result_max = (uint32_t)(all < n ? all : n),
+    };
+}
+
+tamis_status tam_stream_resize(const tam_bucket *b, uint64_t k) {
+    const tamis_reducer *r = b->reducer;
+    if (!tam_stream_picks(b) || tam_stream_is_rowed(b))
+        return TAMIS_OK;
+    const tam_cuda_room room = room_of(b, b->view.format, tam_bucket_most(b, k));
+    return tam_cuda_step_resize(r->inflight->steps[b->view.index], &room);
 }
 
 /* -- plans ------------------------------------------------------------------------------------ */
@@ -32,7 +82,6 @@ static tam_cuda_whole whole_of(const tamis_reducer *r) {
     return (tam_cuda_whole){
         .nbuckets = r->nbuckets,
         .nrowed = r->layout->nrowed,
-        .k = r->k,
         .by_norm = tam_buckets_by_norm(r),
         .lengths = r->lengths,
     };
@@ -44,7 +93,6 @@ static tam_cuda_update update_of(const tam_bucket *b) {
         .moments = r->first || r->second,
         .corrects = r->second != NULL,
         .masked = b->view.masked,
-        .scale = tam_update_scale(r, &r->match),
         .match = tam_update_matches(r) ? r->update.match : 0.0,
         .scale_most = tam_update_scale_most(r),
     };
@@ -66,18 +114,12 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
         .rank = r->rank,
         .nranks = r->nranks,
         .type = r->config.grad_dtype,
-        .divisor = tam_update_matches(r) ? (float)tam_divisor_of_sums(r) : tam_divisor(r),
+        .divisor = (float)tam_divisor_of_sums(r),
         .update = update_of(b),
         .nonfinite = r->config.nonfinite,
         .sum_order = r->config.sum_order,
         .timeout_ns = r->comm->timeout_ns,
     };
-}
-
-/* No union exceeds what all ranks send, or the length of the vector. */
-static uint32_t union_max(const tam_bucket *b, uint64_t capacity) {
-    uint64_t sent = capacity * b->reducer->nranks, n = b->division.grid.n;
-    return (uint32_t)(sent < n ? sent : n);
 }
 
 static tam_cuda_wire wire_of(tamis_wire_type type) {
@@ -107,8 +149,7 @@ static tam_cuda_format indices_of(const tam_bucket *b, const tam_slots *slots) {
     tamis_index_format index = choose_format(b, slots);
     return (tam_cuda_format){
         .index = index,
-        .index_bytes =
-            tam_head_round((size_t)tam_codec_of(index)->bytes(slots->span, slots->capacity)),
+        .index_bytes = bytes_of_indices(index, slots->span, slots->capacity),
         .span = slots->span,
     };
 }
@@ -153,11 +194,10 @@ typedef struct tables {
 } tables;
 
 /* The whole bucket has kernels of its own, as where the host drives. */
-static tamis_status describe_node(tam_bucket *b, tables *t) {
+static tamis_status describe_node(tam_bucket *b, const tam_cuda_room *room, tables *t) {
     tam_bucket_view *v = &b->view;
     const tam_slice *slice = &b->slice;
     const tam_division *whole = &slice->division;
-    uint64_t most = tam_share_max(whole, v->whole_k_max), n = whole->grid.n;
     TAM_TRY(v->device->open(&whole->grid, 0, v->config->threads, &v->gradient_kernels));
     for (uint32_t g = 0; g < slice->nlocal; g++)
         t->slices[g] = tam_strided_of(whole, g);
@@ -171,8 +211,8 @@ static tamis_status describe_node(tam_bucket *b, tables *t) {
                   .member = slice->local},
         .own = span_of(whole, 0, slice->local),
         .run = whole->block,
-        .slot_capacity = (uint32_t)most,
-        .result_max = (uint32_t)(most * slice->nlocal < n ? most * slice->nlocal : n),
+        .slot_capacity = room->result_capacity,
+        .result_max = room->result_max,
     };
     return TAMIS_OK;
 }
@@ -183,23 +223,24 @@ static tamis_status open_step(tam_bucket *b, tables *t) {
     bool exact = tam_scheme_exact_count(b->scheme);
     const tam_cuda_whole whole = whole_of(r);
     tam_cuda_plan plan = plan_of(b, &whole);
-    if (tam_stream_in_nodes(b)) {
-        TAM_TRY(describe_node(b, t));
-        plan.node = &t->node;
-    }
     for (uint32_t i = 0; i < plan.nranks; i++) {
         t->spans[i] = span_of(&b->division, i, plan.rank);
         t->parts[i] = tam_strided_of(&b->division, i);
     }
     plan.format = format_of(b, t->parts);
+    const tam_cuda_room room = room_of(b, plan.format.index, b->view.whole_k_max);
+    if (tam_stream_in_nodes(b)) {
+        TAM_TRY(describe_node(b, &room, t));
+        plan.node = &t->node;
+    }
     plan.kind = exact ? TAM_CUT_TOTAL : TAM_CUT_ALL;
     plan.weighted = tam_scheme_weighted(b->scheme);
     plan.quota.spans = t->spans;
     plan.quota.capacity = exact ? 0.0 : r->config.capacity;
     plan.quota.ranks = tam_scheme_undivided(b->scheme) ? 1.0 : plan.nranks;
     plan.quota.own = tam_own_max(&b->division);
-    plan.slot_capacity = (uint32_t)tam_pick_most(&b->view, b->view.k_max);
-    plan.union_max = union_max(b, plan.slot_capacity);
+    plan.slot_capacity = room.slot_capacity;
+    plan.union_max = room.union_max;
     plan.nstats = tam_pick_sums(&b->view);
     plan.with_values = tam_scheme_gives_picks(b->scheme);
     plan.dense_output = r->config.output == TAMIS_OUTPUT_DENSE;
@@ -207,11 +248,7 @@ static tamis_status open_step(tam_bucket *b, tables *t) {
     if (tam_stream_is_rowed(b))
         plan_rows(b, t->parts, &plan);
     b->view.format = plan.format.index;
-    TAM_TRY(tam_cuda_step_open(b->view.kernels, &plan, b->view.acc, step));
-    r->inflight->wire_bytes += count_wire_bytes(tam_cuda_step_mail(*step));
-    if (tam_stream_in_nodes(b))
-        r->inflight->wire_bytes += tam_cuda_node_bytes(*step);
-    return TAMIS_OK;
+    return tam_cuda_step_open(b->view.kernels, &plan, b->view.acc, step);
 }
 
 static tamis_status open_sparse(tam_bucket *b) {
@@ -234,12 +271,7 @@ static tamis_status open_dense(tam_bucket *b) {
     tam_cuda_step **step = &r->inflight->steps[b->view.index];
     const tam_cuda_whole whole = whole_of(r);
     const tam_cuda_plan plan = plan_of(b, &whole);
-    TAM_TRY(tam_cuda_dense_open(b->view.kernels, &plan, TAM_DENSE_PIECE, step));
-    for (uint32_t p = 0; p < tam_cuda_dense_pieces(*step); p++) {
-        tam_cuda_mail mail = tam_cuda_dense_mail(*step, p);
-        r->inflight->wire_bytes += count_wire_bytes(&mail);
-    }
-    return TAMIS_OK;
+    return tam_cuda_dense_open(b->view.kernels, &plan, TAM_DENSE_PIECE, step);
 }
 
 tamis_status tam_stream_open_step(tam_bucket *b) {

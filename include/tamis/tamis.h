@@ -704,12 +704,11 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * `on_phase` and, where the host drives the steps, `device` (not with scheme dense or auto).
  *
  * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
- * no host synchronisation, if its messages have a fixed size and density_max is not above density.
- * Messages have a fixed size with every preset with an exact count (tamis, topk, cltk), dense,
- * `step` and `fixed` with `capacity` (not with ownership `balanced`, whose parts move, nor with
- * exchange `balanced-pairs`); of segments with rows, with `rows_capacity`. In all other cases the
- * host drives the step and moves k entries (dense and nodes: the gradient; rows: those touched)
- * through pinned memory.
+ * no host synchronisation, if the sizes of its messages follow from the density: with every preset
+ * with an exact count (tamis, topk, cltk), dense, `step` and `fixed` with `capacity` (not with
+ * ownership `balanced`, whose parts move, nor with exchange `balanced-pairs`); of segments with
+ * rows, with `rows_capacity`. In all other cases the host drives the step and moves k entries
+ * (dense and nodes: the gradient; rows: those touched) through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
  * segment), threshold (how the cut is found), exchange (how the picks travel):
@@ -841,9 +840,12 @@ TAMIS_API void tamis_reducer_destroy(tamis_reducer *reducer);
  * Change the density from the next step on.
  *
  * Collective: all ranks must ask the same before the same step; the step notices if they did not
+ * Cost:       where a CUDA device runs the steps by itself, this waits for those before, unless k
+ *             stays; and if k grows or shrinks by more than some percent, the next start waits for
+ *             the other ranks and captures its graphs anew (docs/cuda.md)
  * @param  density  [in]  in (0, config.density_max]
- * Errors:     ARGUMENT; STATE (a step is under way); UNSUPPORTED: scheme dense, and steps that a
- *             CUDA device runs by itself, whose messages have a fixed size. No effect
+ * Errors:     ARGUMENT; STATE (a step is under way); UNSUPPORTED: scheme dense, and a step in a
+ *             CUDA graph of the caller, which keeps the sizes of its messages: no effect. DEVICE
  */
 TAMIS_CHECKED tamis_status tamis_reducer_set_density(tamis_reducer *reducer, double density);
 

@@ -47,6 +47,7 @@
 #define TAM_CUDA_CUDA_H
 
 #include "lib/base/device.h"
+#include "lib/base/head.h"
 #include "lib/base/members.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
@@ -83,7 +84,6 @@ typedef struct tam_cuda_quota {
 typedef struct tam_cuda_whole {
     uint32_t nbuckets;
     uint32_t nrowed;         /* of these, segments with rows, which have no part of k */
-    uint64_t k;              /* of all together */
     bool by_norm;            /* shared by norms: then nstats of every plan is not 0 */
     const uint64_t *lengths; /* [nbuckets] elements of those that share k; then anything */
 } tam_cuda_whole;
@@ -93,7 +93,6 @@ typedef struct tam_cuda_update {
     bool moments;      /* targets have an optimizer */
     bool corrects;     /* whose numbers are others in every pass */
     float *masked;     /* moments that are cleared where the residual is; or NULL */
-    double scale;      /* which the divisor includes; with a match: of the step before */
     double match;      /* tamis_update.match: the scale follows from norms; needs nstats */
     double scale_most; /* of such a scale */
 } tam_cuda_update;
@@ -144,7 +143,7 @@ typedef struct tam_cuda_plan {
     tam_cuda_format format;
     bool dense_output;
     tamis_dtype type; /* of gradients */
-    float divisor;    /* of sums; with update.match: before its scale */
+    float divisor;    /* of sums, before the scale of updates */
     tam_cuda_update update;
     tamis_nonfinite nonfinite;
     tamis_sum_order sum_order; /* dense */
@@ -194,11 +193,12 @@ void tam_cuda_step_close(tam_cuda_step *step);
 /** What a step continues from, besides plan.control (but for its k) and acc. */
 typedef struct tam_cuda_past {
     uint64_t number; /* of the next step */
-    uint64_t k;      /* its entries, of the bucket */
+    uint64_t k, all; /* its entries, of the bucket and of all together */
     uint64_t last_result, early_nonfinite;
     double norm;     /* of the bucket in the last step */
     bool has_norms;  /* of all buckets */
     tam_match match; /* as well */
+    double scale;    /* of updates, unless there is a match; 0: there are none */
 } tam_cuda_past;
 
 /** Start from `past` and the state in plan.control: for every bucket, before the first step, while
@@ -209,21 +209,41 @@ tamis_status tam_cuda_step_load(tam_cuda_step *step, uint64_t config, const tam_
  * complete, too. */
 tamis_status tam_cuda_step_save(tam_cuda_step *step, tam_cuda_past *past);
 
-/** Enqueues the collectives and the phases between them: the reducer's. */
+/** Enqueues the collectives and the phases between them, or the collectives: the reducer's. */
 typedef tamis_status (*tam_cuda_enqueue)(void *context, tam_cuda_step *step);
 
-/** Run collectives before the first step and wait for them, by the deadline of the plan. */
+/** Run collectives while no step is under way, and wait for them, by the deadline of the plan. */
 tamis_status tam_cuda_step_rehearse(tam_cuda_step *step, tam_cuda_enqueue enqueue, void *context);
 
 /**
  * Capture begin to settle, with the collectives between them, as graphs that every later run
  * launches. Kernels read the gradient's address and scale from device memory, so the graphs serve
- * all steps. Whether a collective is captured must be the same on all ranks: all call this once for
- * every bucket, or none does. Call it after the first load of all buckets.
+ * all steps, until sizes change. Whether a collective is captured must be the same on all ranks:
+ * all call this for every bucket, or none does. Call it after the first load of all buckets.
  *
  * Errors:  DEVICE if it cannot be captured; what `enqueue` returns
  */
 tamis_status tam_cuda_step_capture(tam_cuda_step *step, tam_cuda_enqueue enqueue, void *context);
+
+/** Most entries of steps to come. None is more than the plan said, for which there is memory. */
+typedef struct tam_cuda_room {
+    uint32_t slot_capacity, union_max;
+    uint64_t index_bytes;
+    uint32_t result_capacity, result_max; /* nodes: slot_capacity and result_max of tam_cuda_node */
+} tam_cuda_room;
+
+/** Other sizes of messages, while no step is under way. All ranks rehearse and capture anew. */
+tamis_status tam_cuda_step_resize(tam_cuda_step *step, const tam_cuda_room *room);
+
+/**
+ * Before sizes change, while messages have the old ones: `tell` puts an empty slot with this head
+ * into the own one, the collectives follow (of all buckets), and `hear` compares the heads of all
+ * ranks. A rank that runs a step meanwhile refuses that slot, and its own is refused here.
+ *
+ * Errors:  PROTOCOL: a rank has another head
+ */
+tamis_status tam_cuda_step_tell(tam_cuda_step *step, const tam_head_due *due);
+tamis_status tam_cuda_step_hear(tam_cuda_step *step, const tam_head_due *due);
 
 /**
  * Run a bucket of a step, in the order of buckets; the last one settles the step. Waits in stream
@@ -253,6 +273,9 @@ const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *step);
 
 /** Whether some buckets of a step have been run, and others have not. */
 bool tam_cuda_step_halfway(const tam_cuda_step *first);
+
+/** Whether the caller captures `stream`. STATE: the capture has failed already. */
+tamis_status tam_cuda_step_find_capture(const tam_cuda_step *first, void *stream, bool *captured);
 
 /** Whether step `serial` has ended; never waits. Any thread. Serial 0: the newest report of a graph
  * of the caller, `done` if there is one. @return OK: *out is set if it is `done`; DEVICE: it will
@@ -341,8 +364,9 @@ typedef tamis_status (*tam_cuda_carry)(void *context, const tam_cuda_mail *mail,
 tamis_status tam_cuda_node_exchange(tam_cuda_step *step, tam_cuda_carry carry,
                                     tam_cuda_enqueue column, void *context);
 
-/** Its collectives alone, of all sizes, but for those of the column. */
-tamis_status tam_cuda_node_rehearse(tam_cuda_step *step, tam_cuda_carry carry, void *context);
+/** Its collectives alone. @param column  those among the ranks that pick */
+tamis_status tam_cuda_node_rehearse(tam_cuda_step *step, tam_cuda_carry carry,
+                                    tam_cuda_enqueue column, void *context);
 
 /** Bytes that a rank sends inside its node in a step. */
 uint64_t tam_cuda_node_bytes(const tam_cuda_step *step);

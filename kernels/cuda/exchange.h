@@ -157,7 +157,8 @@ typedef struct tam_cuda_common {
     uint32_t refused, rank; /* of the refusal that broke the exchange */
     uint32_t has_norms;     /* of a step: tam_cuda_shares.norms */
     uint32_t learned;       /* ticket of the control; 0 between its launches */
-    float divisor;          /* of the sums of a step, once its last bucket has been exchanged */
+    float divisor;          /* of the sums of a step, with the scale; with a match once the last
+                               bucket has been exchanged */
     uint32_t zero;
     double scale; /* of updates, which the divisor includes */
     tam_match match;
@@ -194,7 +195,7 @@ typedef struct tam_cuda_exchange {
     tam_cuda_rows rows;
     tam_scheme scheme;
     uint32_t nonfinite;       /* a tamis_nonfinite */
-    float divisor;            /* with a match: before its scale */
+    float divisor;            /* before the scale of updates */
     double match, scale_most; /* tam_cuda_update */
     float *masked;
     uint32_t blocks;  /* CUDA blocks of every launch, at most */

@@ -80,24 +80,27 @@ static tamis_status cut_pieces(tam_cuda_inside *in) {
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
+static void size_results(const tam_cuda_node *node, tam_cuda_exchange *results) {
+    tam_cuda_slots *slots = &results->slots;
+    size_t head = tam_head_bytes(TAM_TALLIES + slots->nstats + slots->nwords);
+    slots->capacity = node->slot_capacity;
+    slots->index_bytes = (uint32_t)sizeof(uint32_t) * node->slot_capacity;
+    slots->bytes = tam_cuda_round_up(
+        head + slots->index_bytes + sizeof(float) * (size_t)node->slot_capacity, TAM_CUDA_PART);
+    results->room = node->result_max;
+}
+
 static tam_cuda_slots describe_slots(const tam_cuda_node *node, uint32_t nnodes) {
-    uint32_t room = (uint32_t)sizeof(uint32_t) * node->slot_capacity;
-    tam_cuda_slots slots = {
+    return (tam_cuda_slots){
         .rank = node->among.member,
         .nranks = node->among.count,
         .first = node->among.first,
         .stride = node->among.stride,
         .nstats = 1,          /* the norm of the slice */
         .nwords = nnodes + 1, /* picks of each rank of the column; first node with a bad entry */
-        .capacity = node->slot_capacity,
-        .index_bytes = room,
         .with_values = 1,
         .wire = {.type = TAMIS_WIRE_FLOAT32, .bits = 32},
     };
-    slots.bytes = tam_cuda_round_up(tam_head_bytes(TAM_TALLIES + slots.nstats + slots.nwords) +
-                                        room + sizeof(float) * (size_t)node->slot_capacity,
-                                    TAM_CUDA_PART);
-    return slots;
 }
 
 /* The column skips no step by itself. */
@@ -118,8 +121,8 @@ static void describe(tam_cuda_step *s) {
         .picked = s->device->picked,
         .group_sums = s->device->group_sums,
         .nsums = s->device->grid.ngroups,
-        .room = node->result_max,
     };
+    size_results(node, &in->results);
     in->sum = (tam_cuda_gathered){
         .local = node->among.member,
         .nlocal = node->among.count,
@@ -171,6 +174,14 @@ static tamis_status fill(tam_cuda_step *s) {
     return tam_cuda_sparse_ranges(s, node->grid, in->results.ranges.count, in->first_chunk);
 }
 
+void tam_cuda_node_resize(tam_cuda_step *s, const tam_cuda_room *room) {
+    tam_cuda_inside *in = s->inside;
+    in->plan.slot_capacity = room->result_capacity;
+    in->plan.result_max = room->result_max;
+    size_results(&in->plan, &in->results);
+    s->control.results = in->results.slots;
+}
+
 void tam_cuda_node_close(tam_cuda_step *s) {
     if (s->inside)
         tam_free(s->inside->pieces);
@@ -205,12 +216,16 @@ uint64_t tam_cuda_node_bytes(const tam_cuda_step *s) {
     return (in->plan.among.count - 1) * bytes;
 }
 
-tamis_status tam_cuda_node_rehearse(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+/* As many as in a step, and in its order: another rank may be in one (tam_cuda_step_tell). */
+tamis_status tam_cuda_node_rehearse(tam_cuda_step *s, tam_cuda_carry carry, tam_cuda_enqueue column,
+                                    void *context) {
     const tam_cuda_inside *in = s->inside;
-    tam_cuda_mail first = mail_of_piece(s, &in->pieces[0]), results = mail_of_results(s);
-    tam_cuda_mail last = mail_of_piece(s, &in->pieces[in->npieces - 1]);
-    TAM_TRY(carry(context, &first, TAM_CUDA_SHARES));
-    TAM_TRY(carry(context, &last, TAM_CUDA_SHARES));
+    tam_cuda_mail results = mail_of_results(s);
+    for (uint32_t p = 0; p < in->npieces; p++) {
+        tam_cuda_mail mail = mail_of_piece(s, &in->pieces[p]);
+        TAM_TRY(carry(context, &mail, TAM_CUDA_SHARES));
+    }
+    TAM_TRY(column(context, s));
     return carry(context, &results, TAM_CUDA_SLOTS);
 }
 

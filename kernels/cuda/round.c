@@ -69,7 +69,6 @@ tamis_status tam_cuda_round_open(tam_cuda_step *first) {
     r->shares.nbuckets = r->nbuckets - whole->nrowed;
     r->shares.nrowed = whole->nrowed;
     r->shares.by_norm = whole->by_norm;
-    r->shares.k = whole->k;
     TAM_TRY(open_streams(r, first->kind));
     r->lane.timeout_ns = first->plan.timeout_ns;
     TAM_TRY(take_memory(r));
@@ -97,14 +96,18 @@ static tamis_status take_result(tam_cuda_round *r) {
     return TAMIS_OK;
 }
 
-/* Upload the arrays through which kernels find all buckets. */
+/* Kernels find all buckets through arrays. */
+tamis_status tam_cuda_round_tell(const tam_cuda_step *s) {
+    const tam_cuda_round *r = s->round;
+    uint32_t b = s->plan.bucket;
+    TAM_TRY(tam_cuda_lane_write(&r->lane, s->outcome, sizeof *s->outcome, &r->exchanges[b]));
+    return tam_cuda_lane_write(&r->lane, &s->control, sizeof s->control, &r->controls[b]);
+}
+
 static tamis_status complete(tam_cuda_round *r) {
     TAM_TRY(take_result(r));
-    for (uint32_t b = 0; b < r->nbuckets; b++) {
-        const tam_cuda_step *s = r->steps[b];
-        TAM_TRY(tam_cuda_lane_write(&r->lane, s->outcome, sizeof *s->outcome, &r->exchanges[b]));
-        TAM_TRY(tam_cuda_lane_write(&r->lane, &s->control, sizeof s->control, &r->controls[b]));
-    }
+    for (uint32_t b = 0; b < r->nbuckets; b++)
+        TAM_TRY(tam_cuda_round_tell(r->steps[b]));
     return TAMIS_OK;
 }
 

@@ -139,7 +139,7 @@ static tamis_status launch_parts(tam_cuda_step *s, tam_cuda_enqueue enqueue, voi
     return launch_traced(s, 1, enqueue, context, by);
 }
 
-/* Before the first step. */
+/* While no step is under way. */
 static tamis_status on_device(tamis_status (*work)(tam_cuda_step *, tam_cuda_enqueue, void *),
                               tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
     tam_cuda_guard guard;
@@ -187,6 +187,7 @@ static tamis_status capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *co
     for (uint32_t b = 0; b < r->nbuckets; b++)
         r->steps[b]->target = target_of(r->steps[b], TAM_CUDA_BY_HOST);
     int parts = tam_cuda_is_split(s) ? 2 : 1;
+    tam_cuda_step_drop_graphs(s);
     for (int part = 0; part < parts && error == cudaSuccess && status == TAMIS_OK; part++)
         error = capture_part(s, part, enqueue, context, &status);
     if (error != cudaSuccess)
@@ -292,6 +293,14 @@ tamis_status tam_cuda_step_run(tam_cuda_step *s, const tam_accumulate *target, v
 
 bool tam_cuda_step_halfway(const tam_cuda_step *first) {
     return first->round->begun > 0;
+}
+
+tamis_status tam_cuda_step_find_capture(const tam_cuda_step *first, void *stream, bool *captured) {
+    tam_cuda_guard guard;
+    TAM_TRY(tam_cuda_enter(first->device->device, &guard));
+    tamis_status status = find_capture(stream, captured);
+    tam_cuda_leave(&guard);
+    return status;
 }
 
 /* -- micro-batches ---------------------------------------------------------------------------- */

@@ -144,8 +144,13 @@ static __device__ void decide(const tam_cuda_exchange &x) {
 
 /* -- survey ----------------------------------------------------------------------------------- */
 
-/* What would be applied is finite. With a match the scale is not known yet, and need not be: it
- * makes no step longer than the ranks' own times a constant. */
+/* With a match the scale is not known yet, and need not be: it makes no step longer than the ranks'
+ * own times a constant. */
+static __device__ __forceinline__ float divisor_of(const tam_cuda_exchange &x) {
+    return x.match > 0.0 ? x.divisor : x.common->divisor;
+}
+
+/* What would be applied is finite. */
 static __device__ __forceinline__ bool stays_finite(float sum, float divisor) {
     return tam_magnitude_of(__fdiv_rn(sum, divisor)) < TAM_INFINITE_BITS;
 }
@@ -160,13 +165,14 @@ static __device__ void put_sum(double mine, double *to) {
 static __device__ uint64_t survey_piece(const tam_cuda_exchange &x, uint32_t piece,
                                         uint32_t count) {
     uint32_t begin = piece * TAM_PIECE, left = count - begin;
+    float divisor = divisor_of(x);
     double squares = 0.0, kept = 0.0;
     uint64_t bad = 0;
     tam_walk_shares(
         x, begin, begin + (left < TAM_PIECE ? left : TAM_PIECE), TAM_SUMS,
         [&](uint32_t, uint64_t place) { return x.values[place]; },
         [&](uint32_t i, uint64_t, float sum) {
-            bad += !stays_finite(sum, x.divisor);
+            bad += !stays_finite(sum, divisor);
             squares += (double)sum * sum;
             float error = x.rounded.blocks > 0 ? x.errors[i] : 0.0f;
             kept += (double)error * error;

@@ -31,22 +31,23 @@ static bool rounds(const tam_cuda_plan *plan) {
     return up || (down && !plan->with_values);
 }
 
+static void size_slots(const tam_cuda_plan *plan, tam_cuda_slots *slots) {
+    size_t values = plan->with_values ? bytes_of(slots->wire, plan->slot_capacity) : 0;
+    slots->capacity = plan->slot_capacity;
+    slots->index_bytes = (uint32_t)tam_cuda_index_room(plan);
+    slots->bytes = tam_cuda_round_up(
+        tam_head_bytes(TAM_TALLIES + plan->nstats) + slots->index_bytes + values, TAM_CUDA_PART);
+}
+
 static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
-    tam_cuda_wire wire = wire_of(plan->format.up);
-    uint32_t room = (uint32_t)tam_cuda_index_room(plan);
-    size_t values = plan->with_values ? bytes_of(wire, plan->slot_capacity) : 0;
     return (tam_cuda_slots){
-        .bytes = tam_cuda_round_up(tam_head_bytes(TAM_TALLIES + plan->nstats) + room + values,
-                                   TAM_CUDA_PART),
         .rank = plan->rank,
         .nranks = plan->nranks,
         .first = plan->among.first,
         .stride = plan->among.count > 0 ? plan->among.stride : 1,
         .nstats = plan->nstats,
-        .capacity = plan->slot_capacity,
-        .index_bytes = room,
         .with_values = plan->with_values,
-        .wire = wire,
+        .wire = wire_of(plan->format.up),
         .packed = {.format = tam_cuda_is_packed(plan) ? plan->format.index : TAMIS_INDEX_AUTO,
                    .span = plan->format.span},
     };
@@ -65,26 +66,30 @@ static tam_cuda_rows describe_rows(const tam_cuda_plan *plan) {
     return rows;
 }
 
-static tam_cuda_rounded describe_rounded(const tam_cuda_plan *plan) {
-    tam_cuda_rounded q = {.up = wire_of(plan->format.up), .down = wire_of(plan->format.down)};
+static void size_rounded(const tam_cuda_plan *plan, tam_cuda_rounded *q) {
     uint64_t blocks = ((uint64_t)plan->union_max + TAM_WIRE_BLOCK - 1) / TAM_WIRE_BLOCK;
     if (plan->with_values || !rounds(plan))
-        return q;
-    q.blocks = (uint32_t)tam_slices_most(blocks, plan->nranks);
-    q.share_bytes = share_bytes(q.up, q.blocks);
-    q.sum_bytes = share_bytes(q.down, q.blocks);
-    return q;
+        return;
+    q->blocks = (uint32_t)tam_slices_most(blocks, plan->nranks);
+    q->share_bytes = share_bytes(q->up, q->blocks);
+    q->sum_bytes = share_bytes(q->down, q->blocks);
+}
+
+static void size_exchange(tam_cuda_step *s) {
+    const tam_cuda_plan *plan = &s->plan;
+    tam_cuda_exchange *x = &s->exchange;
+    size_t values = (plan->union_max + plan->nranks - 1) / plan->nranks;
+    size_slots(plan, &x->slots);
+    size_rounded(plan, &x->rounded);
+    x->share = x->checked ? tam_cuda_round_up(values, 4) + TAM_SHARE_CHECK : 0;
+    x->room = x->share > 0 ? x->share * plan->nranks : plan->union_max;
 }
 
 void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
     const tam_cuda_plan *plan = &s->plan;
     const tam_cuda_device *d = s->device;
-    const tam_cuda_rounded rounded = describe_rounded(plan);
     const tam_cuda_rows rows = describe_rows(plan);
     uint64_t span = tam_cuda_is_rowed(plan) ? rows.count : d->grid.n;
-    bool checked = !plan->with_values && rounded.blocks == 0;
-    size_t values = (plan->union_max + plan->nranks - 1) / plan->nranks;
-    uint64_t share = checked ? tam_cuda_round_up(values, 4) + TAM_SHARE_CHECK : 0;
     s->exchange = (tam_cuda_exchange){
         .grid = d->grid,
         .slots = describe_slots(plan),
@@ -102,11 +107,10 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
         .group_sums = d->group_sums,
         .nsums = tam_cuda_is_rowed(plan) ? 0 : d->grid.ngroups, /* rows have no sums */
         .acc = acc,
-        .share = share,
-        .room = share > 0 ? share * plan->nranks : plan->union_max,
-        .checked = checked,
-        .rounded = rounded,
+        .checked = !plan->with_values && !rounds(plan),
+        .rounded = {.up = wire_of(plan->format.up), .down = wire_of(plan->format.down)},
     };
+    size_exchange(s);
     s->control = (tam_cuda_control){
         .grid = d->grid,
         .scheme = plan->control->scheme,
@@ -251,12 +255,21 @@ static void describe_mail(tam_cuda_step *s) {
     s->mail.shares = q->came;
 }
 
+static void repeat_sizes(tam_cuda_step *s) {
+    s->control.slots = s->exchange.slots;
+    describe_mail(s);
+}
+
+void tam_cuda_sparse_resize(tam_cuda_step *s) {
+    size_exchange(s);
+    repeat_sizes(s);
+}
+
 tamis_status tam_cuda_sparse_fill(tam_cuda_step *s) {
     s->exchange.applied = s->exchange.checked ? s->exchange.shares : s->exchange.values;
     s->control.indices = s->exchange.indices;
     s->control.verdict = &s->exchange.scratch->verdict;
-    s->control.slots = s->exchange.slots;
-    describe_mail(s);
+    repeat_sizes(s);
     tam_cuda_turn nobody = {.mine = TAM_PART_COMMON};
     TAM_TRY(tam_cuda_lane_write(&s->round->lane, &nobody, sizeof nobody, s->nobody));
     return upload(s);

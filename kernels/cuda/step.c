@@ -126,11 +126,16 @@ static void free_step(tam_cuda_step *s) {
     tam_free(s);
 }
 
-static void release(tam_cuda_step *s) {
+void tam_cuda_step_drop_graphs(tam_cuda_step *s) {
     for (int i = 0; i < 2; i++) {
         if (s->graphs[i] && cudaGraphExecDestroy(s->graphs[i]) != cudaSuccess)
             (void)cudaGetLastError();
+        s->graphs[i] = NULL;
     }
+}
+
+static void release(tam_cuda_step *s) {
+    tam_cuda_step_drop_graphs(s);
     tam_cuda_free(s->memory);
     if (!s->plan.first && s->round)
         tam_cuda_round_close(s->round);
@@ -179,13 +184,20 @@ void tam_cuda_step_close(tam_cuda_step *s) {
 
 /* -- state ------------------------------------------------------------------------------------ */
 
+static double scale_of(const tam_cuda_step *s, const tam_cuda_past *past) {
+    const tam_cuda_update *u = &s->plan.update;
+    if (u->match > 0.0)
+        return tam_match_scale(past->match, u->match, u->scale_most);
+    return past->scale > 0.0 ? past->scale : 1.0;
+}
+
 /* Clear what broke the exchange; the serials, which keep counting, are left alone. */
 static tamis_status load_common(const tam_cuda_step *s, const tam_cuda_past *past) {
-    const tam_cuda_update *u = &s->plan.update;
+    double scale = scale_of(s, past);
     tam_cuda_common common = {
         .has_norms = past->has_norms,
-        .divisor = s->exchange.divisor,
-        .scale = u->match > 0.0 ? tam_match_scale(past->match, u->match, u->scale_most) : u->scale,
+        .divisor = (float)(s->exchange.divisor / scale),
+        .scale = scale,
         .match = past->match,
     };
     size_t first = offsetof(tam_cuda_common, refused);
@@ -200,6 +212,7 @@ static tamis_status load(tam_cuda_step *s, uint64_t config, const tam_cuda_past 
         .early.nonfinite = past->early_nonfinite,
     };
     const tam_cuda_lane *lane = &s->round->lane;
+    s->round->shares.k = past->all;
     TAM_TRY(load_common(s, past));
     TAM_TRY(tam_cuda_lane_write(lane, &ledger, sizeof ledger, s->exchange.ledger));
     TAM_TRY(tam_cuda_lane_write(lane, &past->norm, sizeof past->norm, s->control.norm));
@@ -230,6 +243,8 @@ static tamis_status save(tam_cuda_step *s, tam_cuda_past *past) {
     past->early_nonfinite = ledger.early.nonfinite;
     past->has_norms = common.has_norms != 0;
     past->match = common.match;
+    past->scale = common.scale;
+    past->all = s->round->shares.k;
     TAM_TRY(tam_cuda_lane_read(lane, s->control.norm, sizeof past->norm, &past->norm));
     TAM_TRY(tam_cuda_lane_read(lane, s->control.k, sizeof past->k, &past->k));
     return s->kind->save(s, past);

@@ -2,7 +2,8 @@
  *
  * The implementation of a whole step: step.c has the memory and state common to all kinds; sparse.c
  * and dense.c have the two kinds, with their phases; round.c has what the buckets share; run.c
- * enqueues, directly or as graphs; report.c reads the outcome of steps.
+ * enqueues, directly or as graphs; report.c reads the outcome of steps; resize.c changes the sizes
+ * of messages.
  */
 #ifndef TAM_CUDA_STEP_H
 #define TAM_CUDA_STEP_H
@@ -104,6 +105,9 @@ struct tam_cuda_step {
  * it. */
 tamis_status tam_cuda_step_make(tam_cuda_step *step, tam_cuda_step **out);
 
+/** The graphs of a step that is not under way. */
+void tam_cuda_step_drop_graphs(tam_cuda_step *step);
+
 /** Bytes of scratch of an exchange, and where its parts lie. @return the end of its memory */
 size_t tam_cuda_scratch_bytes(const tam_cuda_exchange *exchange);
 unsigned char *tam_cuda_scratch_place(tam_cuda_exchange *exchange, unsigned char *memory);
@@ -126,8 +130,10 @@ void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_excha
 
 /** Bytes for the indices of a slot. */
 uint64_t tam_cuda_index_room(const tam_cuda_plan *plan);
-/** Set the sizes of exchange and control. */
+/** Set exchange and control, but for what lies in memory that is not there yet. */
 void tam_cuda_sparse_describe(tam_cuda_step *step, float *acc);
+/** Set the sizes that follow from the plan's room, and what repeats them. */
+void tam_cuda_sparse_resize(tam_cuda_step *step);
 void tam_cuda_sparse_take(tam_cuda_step *step, tam_cuda_arena *arena);
 /** Memory of an exchange for slots, and for a union of at most so many entries.
  * @return ranges.first_chunk */
@@ -148,6 +154,9 @@ tamis_status tam_cuda_sparse_ranges(const tam_cuda_step *step, const tam_grid *g
 
 /** A sparse step whose fields are set becomes one of a node. */
 tamis_status tam_cuda_node_join(tam_cuda_step *step);
+
+/** Other sizes of its results. */
+void tam_cuda_node_resize(tam_cuda_step *step, const tam_cuda_room *room);
 
 /** Its scratch, behind that of the column. */
 size_t tam_cuda_node_scratch(const tam_cuda_step *step);
@@ -182,6 +191,9 @@ tamis_status tam_cuda_round_open(tam_cuda_step *first);
 
 /** Add a step that has its memory to its round; the last one completes the round. */
 tamis_status tam_cuda_round_join(tam_cuda_step *step);
+
+/** Tell the kernels of all buckets what has changed in the exchange and control of this one. */
+tamis_status tam_cuda_round_tell(const tam_cuda_step *step);
 
 /** The report on a step of that launcher, without targets. */
 tam_cuda_reporting tam_cuda_round_reporting(const tam_cuda_step *first, uint32_t by);

@@ -71,8 +71,8 @@ const char *tam_refusal_words(uint32_t refusal) {
         [TAM_REFUSED_ABSENT] =
             "sums are missing: a rank refused a slot or damaged values, or the exchange was "
             "abandoned",
-        [TAM_REFUSED_GRADIENT] = "it was damaged, or comes from another step, configuration or "
-                                 "result of the step before",
+        [TAM_REFUSED_GRADIENT] = "it was damaged, or comes from another step, configuration, "
+                                 "density or result of the step before",
     };
     return refusal < TAM_REFUSALS ? words[refusal] : "unknown reason";
 }

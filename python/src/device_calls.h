@@ -23,6 +23,12 @@
     CALL(tamis_status, tam_cuda_step_capture,                                                      \
          (tam_cuda_step * step, tam_cuda_enqueue enqueue, void *context),                          \
          (step, enqueue, context))                                                                 \
+    CALL(tamis_status, tam_cuda_step_resize, (tam_cuda_step * step, const tam_cuda_room *room),    \
+         (step, room))                                                                             \
+    CALL(tamis_status, tam_cuda_step_tell, (tam_cuda_step * step, const tam_head_due *due),        \
+         (step, due))                                                                              \
+    CALL(tamis_status, tam_cuda_step_hear, (tam_cuda_step * step, const tam_head_due *due),        \
+         (step, due))                                                                              \
     CALL(tamis_status, tam_cuda_step_run,                                                          \
          (tam_cuda_step * step, const tam_accumulate *target, void *stream,                        \
           tam_cuda_enqueue enqueue, void *context, uint64_t *serial),                              \
@@ -33,6 +39,8 @@
     CALL(tamis_status, tam_cuda_step_unite, (tam_cuda_step * step), (step))                        \
     CALL(tamis_status, tam_cuda_step_add, (tam_cuda_step * step), (step))                          \
     CALL(const tam_cuda_mail *, tam_cuda_step_mail, (const tam_cuda_step *step), (step))           \
+    CALL(tamis_status, tam_cuda_step_find_capture,                                                 \
+         (const tam_cuda_step *first, void *stream, bool *captured), (first, stream, captured))    \
     CALL(bool, tam_cuda_step_halfway, (const tam_cuda_step *first), (first))                       \
     CALL(tamis_status, tam_cuda_step_poll,                                                         \
          (tam_cuda_step * step, uint64_t serial, bool *done, tam_cuda_report *out),                \
@@ -55,7 +63,8 @@
          (tam_cuda_step * step, tam_cuda_carry carry, tam_cuda_enqueue column, void *context),     \
          (step, carry, column, context))                                                           \
     CALL(tamis_status, tam_cuda_node_rehearse,                                                     \
-         (tam_cuda_step * step, tam_cuda_carry carry, void *context), (step, carry, context))      \
+         (tam_cuda_step * step, tam_cuda_carry carry, tam_cuda_enqueue column, void *context),     \
+         (step, carry, column, context))                                                           \
     CALL(uint64_t, tam_cuda_node_bytes, (const tam_cuda_step *step), (step))
 
 #define TAM_CUDA_MEMBER(result, name, parameters, arguments) result(*name) parameters;

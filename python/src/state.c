@@ -164,12 +164,13 @@ PyObject *tam_py_state_align(PyObject *object, PyObject *none) {
 PyObject *tam_py_state_set_density(PyObject *object, PyObject *value) {
     tam_py_reducer *self = (tam_py_reducer *)object;
     double density = PyFloat_AsDouble(value);
+    tamis_status status;
     if (density == -1.0 && PyErr_Occurred())
         return NULL;
     if (!tam_py_reducer_enter(self, TAM_PY_LOOK, "Reducer.set_density"))
         return NULL;
-    tamis_status status = tamis_reducer_set_density(self->handle, density);
-    tam_py_reducer_leave(self, TAM_PY_LOOK);
+    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_set_density(self->handle, density);
+    Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_LOOK);
     return tam_py_reducer_answer(status);
 }
 

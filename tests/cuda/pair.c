@@ -18,6 +18,7 @@ tamis_reducer_config pair_config(const pair_order *order) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = order->scheme;
     config.density = order->density;
+    config.density_max = order->density_max;
     config.capacity = order->capacity;
     config.bucket_length = order->bucket_length;
     config.ranks_per_node = order->ranks_per_node;

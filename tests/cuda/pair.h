@@ -15,7 +15,7 @@ enum { PAIR_N = 2100 };
 
 typedef struct pair_order {
     const char *scheme;
-    double density, capacity;
+    double density, density_max, capacity;
     uint64_t bucket_length; /* 0: one bucket */
     uint32_t ranks_per_node;
     tamis_wire_type wire;

@@ -81,9 +81,10 @@ static void run_victims(uint32_t nranks, uint32_t timeout_ms, rank_body body) {
 static void forge_result(test_rank *self, const tamis_reducer *reducer) {
     tam_cuda_step *step = reducer->inflight->steps[2];
     tam_cuda_past past;
+    uint64_t config = reducer->buckets[2].view.config_hash + reducer->k;
     RANK_OK(self, tam_cuda_step_save(step, &past));
     past.last_result ^= 1;
-    RANK_OK(self, tam_cuda_step_load(step, reducer->buckets[2].view.config_hash, &past));
+    RANK_OK(self, tam_cuda_step_load(step, config, &past));
 }
 
 static void refuse_one(test_rank *self) {

@@ -196,25 +196,6 @@ static void mix_drivers(test_rank *self) {
     RANK_CHECK(self, !reducer, "there is a reducer");
 }
 
-/* Who means to change the density has the host drive. */
-static void change_density(test_rank *self) {
-    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
-    tamis_reducer *reducer = NULL;
-    config.device = TAMIS_DEVICE_CUDA;
-    RANK_OK(self, data_reducer(self->comm, 2000, &config, &reducer));
-    RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_reducer_set_density(reducer, 0.005));
-    tamis_reducer_destroy(reducer);
-    config.density_max = 0.1;
-    RANK_OK(self, data_reducer(self->comm, 2000, &config, &reducer));
-    RANK_OK(self, tamis_reducer_set_density(reducer, 0.05));
-    tamis_reducer_destroy(reducer);
-}
-
-static void test_a_density_that_changes_is_the_hosts(void **state) {
-    (void)state;
-    over_nccl(2, 0, change_density);
-}
-
 static void test_ranks_that_would_step_otherwise_are_refused(void **state) {
     (void)state;
     over_nccl(2, 0, mix_drivers);
@@ -344,7 +325,6 @@ int main(void) {
         cmocka_unit_test(test_ranks_plan_for_the_slowest_link_of_any),
         cmocka_unit_test(test_links_that_differ_are_refused),
         cmocka_unit_test(test_a_state_goes_where_its_buckets_fit),
-        cmocka_unit_test(test_a_density_that_changes_is_the_hosts),
         cmocka_unit_test(test_ranks_that_would_step_otherwise_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

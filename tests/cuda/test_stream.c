@@ -184,28 +184,31 @@ static void test_a_state_moves_between_devices(void **state) {
     ranks_run(RANKS, 0, save_on_cuda_load_on_cpu, NULL);
 }
 
-/* A device that runs the steps has messages of a fixed size. */
+/* A graph of the caller has messages of a fixed size. */
 static void load_other_density(test_rank *self) {
     seat s;
     char path[SCRATCH_PATH];
     tamis_reducer_config config = seat_config(TAMIS_DEVICE_CPU, NULL);
     tamis_reducer *sparser = NULL;
+    cudaGraphExec_t graph = NULL;
     seat_path(self, "sparser", path);
     if (!seat_open(self, NULL, &s))
         return;
     RANK_OK(self, data_reducer(self->comm, SEAT_N, &config, &sparser));
     RANK_OK(self, tamis_reducer_set_density(sparser, 0.02));
     RANK_OK(self, tamis_reducer_save(sparser, path));
+    capture(self, &s, &graph);
     RANK_STATUS(self, TAMIS_E_FORMAT, tamis_reducer_load(s.reducer, path));
     RANK_SAYS(self, "density");
     RANK_OK(self, tamis_reducer_load(sparser, path));
     seat_wait(self, &s, 0, 3);
     seat_compare(self, NULL, 0, 3, s.got);
+    cudaGraphExecDestroy(graph);
     tamis_reducer_destroy(sparser);
     seat_close(&s);
 }
 
-static void test_a_density_that_cannot_be_kept_is_refused(void **state) {
+static void test_a_density_that_a_graph_cannot_keep_is_refused(void **state) {
     (void)state;
     ranks_run(RANKS, 0, load_other_density, NULL);
 }
@@ -331,7 +334,7 @@ int main(void) {
         cmocka_unit_test(test_a_captured_step_replays_with_the_bits_of_the_cpu),
         cmocka_unit_test(test_a_captured_step_can_only_be_joined),
         cmocka_unit_test(test_a_state_moves_between_devices),
-        cmocka_unit_test(test_a_density_that_cannot_be_kept_is_refused),
+        cmocka_unit_test(test_a_density_that_a_graph_cannot_keep_is_refused),
         cmocka_unit_test(test_all_ranks_decide_alike_on_nan),
         cmocka_unit_test(test_the_outcome_of_a_joined_step_can_be_asked_for),
     };

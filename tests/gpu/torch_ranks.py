@@ -161,12 +161,12 @@ def subgroup(rank):
 
 @case
 def drivers(rank):
-    """Where the density may change the host drives, and says so."""
+    """The device drives, also where the density changes."""
     model, ddp, optimizer, state = rank.attached(density_max=0.5)
     rank.train(ddp, optimizer, 2)
     state.set_density(0.2)
     rank.train(ddp, optimizer, 2)
-    return rank.ended(model, state, ok=state.stats()["driver"] == "host")
+    return rank.ended(model, state, ok=state.stats()["driver"] == "device")
 
 
 # -- NaN ---------------------------------------------------------------------------------------

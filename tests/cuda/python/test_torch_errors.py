@@ -112,7 +112,7 @@ def test_who_drives_and_why():
         model = Model(rank)
         found = [model.opt.tamis.stats()["driver"], repr(model.opt.tamis)]
         model.opt.close()
-        model = Model(rank, density_max=0.5)
+        model = Model(rank, scheme="deft")
         row = model.opt.tamis.stats()
         found += [row["driver"], row["driver_reason"], repr(model.opt.tamis)]
         for step in range(2):
@@ -125,8 +125,8 @@ def test_who_drives_and_why():
     rows = run(body)
     for row in rows:
         assert row[0] == "device" and "driven by the device" in row[1]
-        assert row[2] == "host" and "density_max" in row[3] and row[3] in row[4]
-    same([row[5] for row in rows], host(2, density_max=0.5))
+        assert row[2] == "host" and "known only within a step" in row[3] and row[3] in row[4]
+    same([row[5] for row in rows], host(2, scheme="deft"))
 
 
 # -- torch's process group ---------------------------------------------------------------------

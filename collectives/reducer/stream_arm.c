@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The collectives of steps that the device runs by itself: enqueued, rehearsed, captured. Their
+ * sizes follow from k, in grains, so that most changes of the density change no size:
+ *
+ *     k                 1000 .. 1024 | 1025 .. 1088 | 1089 .. 1152 | ...
+ *     room for          1024         | 1088         | 1152         | ...
+ *
+ * Where a size does change, all ranks must change it before the same step. So they exchange empty
+ * slots of the old sizes first, whose heads tell k (tam_cuda_step_tell).
+ */
+#include "collectives/reducer/reducer.h"
+
+#ifdef TAM_HAVE_CUDA
+
+#include "collectives/reducer/stream.h"
+
+/* -- collectives ------------------------------------------------------------------------------ */
+
+static tamis_status gather_slots(const tamis_comm *comm, const tam_cuda_mail *mail) {
+    return comm->transport->stream->allgather(comm->self, &mail->among, mail->slot_bytes,
+                                              mail->slots, mail->stream);
+}
+
+static tamis_status bring_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
+    return comm->transport->stream->alltoall(comm->self, &mail->among, mail->values,
+                                             mail->share_bytes, mail->shares, mail->stream);
+}
+
+static tamis_status gather_sums(const tamis_comm *comm, const tam_cuda_mail *mail) {
+    return comm->transport->stream->allgather(comm->self, &mail->among, mail->sum_bytes, mail->sums,
+                                              mail->stream);
+}
+
+static tamis_status enqueue(void *context, tam_cuda_step *step) {
+    const tamis_comm *comm = context;
+    const tam_cuda_mail *mail = tam_cuda_step_mail(step);
+    TAM_TRY(gather_slots(comm, mail));
+    TAM_TRY(tam_cuda_step_unite(step));
+    if (mail->share_bytes == 0)
+        return TAMIS_OK;
+    TAM_TRY(bring_values(comm, mail));
+    TAM_TRY(tam_cuda_step_add(step));
+    return gather_sums(comm, mail);
+}
+
+static tamis_status sum_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
+    return comm->transport->stream->allreduce(comm->self, (const float *)(const void *)mail->values,
+                                              comm->nranks * mail->share_bytes / sizeof(float),
+                                              (float *)(void *)mail->shares, mail->stream);
+}
+
+static tamis_status carry_leg(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg) {
+    static tamis_status (*const legs[TAM_CUDA_LEGS])(const tamis_comm *, const tam_cuda_mail *) = {
+        [TAM_CUDA_SLOTS] = gather_slots,
+        [TAM_CUDA_SHARES] = bring_values,
+        [TAM_CUDA_SUMS] = gather_sums,
+        [TAM_CUDA_VALUES] = sum_values,
+    };
+    return legs[leg](context, mail);
+}
+
+static tamis_status enqueue_dense(void *context, tam_cuda_step *step) {
+    return tam_cuda_dense_reduce(step, carry_leg, context);
+}
+
+static tamis_status enqueue_in_nodes(void *context, tam_cuda_step *step) {
+    return tam_cuda_node_exchange(step, carry_leg, enqueue, context);
+}
+
+tam_cuda_enqueue tam_stream_enqueue_of(const tam_bucket *b) {
+    return !tam_stream_picks(b)     ? enqueue_dense
+           : tam_stream_in_nodes(b) ? enqueue_in_nodes
+                                    : enqueue;
+}
+
+/* The collectives of a step with nothing between them. */
+static tamis_status rehearse(void *context, tam_cuda_step *step) {
+    const tam_cuda_mail *mail = tam_cuda_step_mail(step);
+    TAM_TRY(gather_slots(context, mail));
+    if (mail->share_bytes == 0)
+        return TAMIS_OK;
+    TAM_TRY(bring_values(context, mail));
+    return gather_sums(context, mail);
+}
+
+static tamis_status rehearse_dense(void *context, tam_cuda_step *step) {
+    return tam_cuda_dense_rehearse(step, carry_leg, context);
+}
+
+static tamis_status rehearse_in_nodes(void *context, tam_cuda_step *step) {
+    return tam_cuda_node_rehearse(step, carry_leg, rehearse, context);
+}
+
+static tam_cuda_enqueue rehearsal_of(const tam_bucket *b) {
+    return !tam_stream_picks(b)     ? rehearse_dense
+           : tam_stream_in_nodes(b) ? rehearse_in_nodes
+                                    : rehearse;
+}
+
+/* NCCL connects ranks when a size of message first wants it, which must not happen in a capture,
+ * ours or the caller's. */
+static tamis_status rehearse_bucket(const tam_bucket *b) {
+    tamis_comm *comm = b->reducer->comm;
+    tam_cuda_step *step = b->reducer->inflight->steps[b->view.index];
+    uint64_t late_ns = tam_comm_deadline(comm);
+    tamis_status status = tam_cuda_step_rehearse(step, rehearsal_of(b), comm);
+    if (status == TAMIS_OK)
+        return TAMIS_OK;
+    TAM_TRY(comm->transport->stream->poll(comm->self)); /* which knows more, if it has failed */
+    if (tam_clock_ns() < late_ns)
+        return status;
+    return tam_fail(TAMIS_E_TIMEOUT,
+                    "rank %u: the first exchange of a reducer, or of another density, did not end; "
+                    "a rank is missing, or the device is busy or hangs",
+                    comm->rank);
+}
+
+static tamis_status rehearse_all(const tamis_reducer *r) {
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        TAM_TRY(rehearse_bucket(&r->buckets[i]));
+    return TAMIS_OK;
+}
+
+/* -- sizes ------------------------------------------------------------------------------------ */
+
+/* Rounded up to a grain of at most a sixteenth: the same on all ranks, whatever k was before. */
+static uint64_t room_of(const tamis_reducer *r) {
+    uint64_t grain = 1;
+    while (32 * grain <= r->k)
+        grain *= 2;
+    uint64_t room = (r->k + grain - 1) / grain * grain;
+    return room < r->k_max ? room : r->k_max;
+}
+
+static tamis_status resize(tamis_reducer *r) {
+    tam_inflight_ring *s = r->inflight;
+    s->room = room_of(r);
+    s->wire_bytes = 0;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        TAM_TRY(tam_stream_resize(&r->buckets[i], s->room));
+        s->wire_bytes += tam_stream_wire_bytes(&r->buckets[i]);
+    }
+    return TAMIS_OK;
+}
+
+/* Either all ranks capture their collectives, or none does. */
+tamis_status tam_stream_arm(tamis_reducer *r) {
+    TAM_TRY(resize(r));
+    TAM_TRY(rehearse_all(r));
+    for (uint32_t i = 0; i < r->nbuckets && tam_setting_number(TAM_SETTING_GRAPHS) != 0; i++)
+        TAM_TRY(tam_cuda_step_capture(r->inflight->steps[i], tam_stream_enqueue_of(&r->buckets[i]),
+                                      r->comm));
+    return TAMIS_OK;
+}
+
+/* Whether all ranks are about to change the sizes. The slot of the first bucket tells for all. */
+static tamis_status agree(tamis_reducer *r) {
+    const tam_bucket *b = &r->buckets[0];
+    const tam_head_due due = {
+        .config = tam_stream_config(b),
+        .step = r->step,
+        .last_result = b->view.last_result,
+    };
+    TAM_TRY(tam_cuda_step_tell(tam_stream_leader(r), &due));
+    TAM_TRY(rehearse_all(r));
+    return tam_cuda_step_hear(tam_stream_leader(r), &due);
+}
+
+/* The others have begun the step, or will: there is no way back. */
+static tamis_status change_sizes(tamis_reducer *r) {
+    TAM_TRY(agree(r));
+    tamis_status status = tam_stream_arm(r);
+    if (status == TAMIS_OK || tamis_status_loss(status) == TAMIS_LOST_COMM)
+        return status;
+    return tam_fail(TAMIS_E_DEVICE, "rank %u: sizes of messages could not be changed: %s",
+                    r->comm->rank, tamis_status_name(status));
+}
+
+tamis_status tam_stream_rearm(tamis_reducer *r, void *caller) {
+    bool captured;
+    if (room_of(r) == r->inflight->room)
+        return TAMIS_OK;
+    TAM_TRY(tam_cuda_step_find_capture(tam_stream_leader(r), caller, &captured));
+    if (captured)
+        return tam_fail(TAMIS_E_STATE,
+                        "rank %u: the density was changed, and with it sizes of messages, which "
+                        "ranks must try before a graph can hold them; make a step outside of the "
+                        "capture first",
+                        r->comm->rank);
+    return change_sizes(r);
+}
+
+#endif
