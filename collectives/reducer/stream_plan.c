@@ -127,14 +127,14 @@ static tam_cuda_wire wire_of(tamis_wire_type type) {
     return (tam_cuda_wire){.type = type, .bits = row->bits, .scale_bytes = row->scale_bytes};
 }
 
-/* rice takes a byte and a third less an entry than block16 and, packed by one block, 4.7 ns more
- * (11M entries of 138M on an H200: 55.1 ms a step, with block16 3.4): it pays on slow links. */
+/* rice takes a byte less an entry than block16 and, as estimated, up to 0.1 ns more to pack and
+ * read (docs/cuda.md): it surely pays where a byte costs 0.16 ns, below 50 Gbit/s. */
 static bool pays_for_rice(const tam_bucket *b) {
-    return tam_reducer_link(b->reducer).seconds_per_byte > 4.7e-9 / 1.35;
+    return tam_reducer_link(b->reducer).seconds_per_byte > 8.0 / 50e9;
 }
 
-/* As where the host drives, but for lists that one block of threads packs, which is slow: they are
- * for whoever asks for them, or has a slow link. */
+/* As where the host drives, but for lists that take the device long: those that one block of
+ * threads packs are for whoever asks for them, rice is for links that are not fast. */
 static tamis_index_format choose_format(const tam_bucket *b, const tam_slots *slots) {
     bool slow = slots->format == TAMIS_INDEX_GAP8 || slots->format == TAMIS_INDEX_BITMAP ||
                 (slots->format == TAMIS_INDEX_RICE && !pays_for_rice(b));

@@ -38,6 +38,7 @@
 #define TAM_CUDA_EXCHANGE_H
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/packed.h"
 #include "kernels/cuda/view.h"
 #include "lib/base/fold.h"
 #include "lib/base/head.h"
@@ -51,15 +52,6 @@ enum { TAM_SHARE_CHECK = 4 }; /* floats behind the values of a share */
 
 /* A NaN that no arithmetic produces: scheme dense. */
 #define TAM_CUDA_ABSENT 0xffa51edfu
-
-/** Lists whose indices do not travel as u32. */
-typedef struct tam_cuda_packed {
-    uint32_t format; /* a tamis_index_format; AUTO: u32 */
-    uint64_t span;
-    const tam_strided *parts; /* [nranks] */
-    uint32_t *lists;          /* [nranks * capacity] elements */
-    uint32_t *offsets;        /* block16: [nranks * (blocks + 1)] entries before each block */
-} tam_cuda_packed;
 
 typedef struct tam_cuda_slots {
     unsigned char *memory; /* [nranks * bytes] */
@@ -109,8 +101,8 @@ enum {
 /** The checks of one slot, added up piece by piece. */
 typedef struct tam_cuda_tally {
     uint64_t checksum;
-    uint32_t faults; /* bits: 1 << TAM_REFUSED_CODE, _ORDER, _OWNER */
-    uint32_t zero;
+    uint32_t faults;   /* bits: 1 << TAM_REFUSED_CODE, _ORDER, _OWNER */
+    uint32_t unpacked; /* ticket, rice: pieces of the codes; 0 between its launches */
 } tam_cuda_tally;
 
 /** Scratch of one step, cleared when it begins. Tickets count the blocks of a launch that have

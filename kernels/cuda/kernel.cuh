@@ -108,9 +108,9 @@ static __device__ __forceinline__ uint64_t tam_threads_of_grid(void) {
     return (uint64_t)gridDim.x * TAM_BLOCK_THREADS;
 }
 
-/** Whether this block is the last of its launch to call this; it then sees what all others wrote.
- * All threads must call it. */
-static __device__ __forceinline__ bool tam_last_block(uint32_t *ticket) {
+/** Whether this call is the last of so many; its block then sees what the others wrote before
+ * theirs. All threads must call it. */
+static __device__ __forceinline__ bool tam_last_of(uint32_t calls, uint32_t *ticket) {
     __shared__ uint32_t before;
     __syncthreads();
     if (threadIdx.x == 0) { /* after the barrier, its fences cover the writes of the whole block */
@@ -119,7 +119,12 @@ static __device__ __forceinline__ bool tam_last_block(uint32_t *ticket) {
         __threadfence();
     }
     __syncthreads();
-    return before == gridDim.x - 1;
+    return before == calls - 1;
+}
+
+/** Whether this block is the last of its launch to call this. */
+static __device__ __forceinline__ bool tam_last_block(uint32_t *ticket) {
+    return tam_last_of(gridDim.x, ticket);
 }
 
 #endif

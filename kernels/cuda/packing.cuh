@@ -77,21 +77,25 @@ static __device__ __forceinline__ void blame(const tam_cuda_exchange &x, uint32_
         atomicOr(&x.tallies[r].faults, faults);
 }
 
-/* Sums over the threads before, and over the block, of two numbers: `low` sums below 2^40 in a
- * block, `high` below 2^24. */
-struct pair_sum {
+/* Sums over the threads before, and over the block. */
+struct scan_sum {
     uint64_t before, all;
 };
 
-enum { PAIR = 40 };
-
-static __device__ __forceinline__ pair_sum scan_pair(uint64_t high, uint64_t low) {
-    typedef cub::BlockScan<uint64_t, TAM_BLOCK_THREADS> scan;
-    __shared__ typename scan::TempStorage space;
-    pair_sum sum;
-    scan(space).ExclusiveSum(high << PAIR | low, sum.before, sum.all);
+static __device__ __forceinline__ scan_sum scan(uint64_t mine) {
+    typedef cub::BlockScan<uint64_t, TAM_BLOCK_THREADS> block_scan;
+    __shared__ typename block_scan::TempStorage space;
+    scan_sum sum;
+    block_scan(space).ExclusiveSum(mine, sum.before, sum.all);
     __syncthreads(); /* space is reused */
     return sum;
+}
+
+/* The same of two numbers: `low` sums below 2^40 in a block, `high` below 2^24. */
+enum { PAIR = 40 };
+
+static __device__ __forceinline__ scan_sum scan_pair(uint64_t high, uint64_t low) {
+    return scan(high << PAIR | low);
 }
 
 static __device__ __forceinline__ uint32_t high_of(uint64_t pair) {

@@ -1,38 +1,79 @@
 /* SPDX-License-Identifier: MIT
  *
- * The index codec rice (collectives/exchange/codec_rice.c) by one block of threads, 8,192 bits at a
- * time.
+ * The index codec rice (collectives/exchange/codec_rice.c) by many blocks: a list is packed in
+ * pieces of TAM_PIECE entries and unpacked in pieces of 8,192 bits, a word for each thread.
+ *
+ *     pack      zeros      of every piece: the zeros of its gaps; the last block adds them up
+ *               codes      every entry knows where its code begins
+ *     unpack    skips      how many bits of a piece belong to a code before it
+ *               entries    how many entries a piece has, and the sum of their low bits
+ *               elements   every word knows its first entry
  */
 #ifndef TAM_CUDA_RICE_CUH
 #define TAM_CUDA_RICE_CUH
 
 #include "kernels/cuda/packing.cuh"
 
-/* Bits of a code: zeros, a one, `low` bits of the gap. */
-static __device__ __forceinline__ void or_bits(const packing &p, uint64_t at, uint64_t bits) {
-    uint32_t *words = reinterpret_cast<uint32_t *>(p.codes) + at / 32;
-    bits <<= at % 32; /* 32 bits at most, so they reach two words */
-    atomicOr(&words[0], (uint32_t)bits);
-    if (bits >> 32)
-        atomicOr(&words[1], (uint32_t)(bits >> 32));
+/* -- pack ------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void clear_codes(const packing &p) {
+    for (uint64_t w = tam_thread_of_grid(); w < p.room / 4; w += tam_threads_of_grid())
+        reinterpret_cast<uint32_t *>(p.codes)[w] = 0;
 }
 
-static __device__ __forceinline__ uint32_t pack_rice(const packing &p) {
-    uint32_t low = tam_rice_low(p.span, p.count);
-    uint64_t done = 0, mask = (UINT64_C(1) << low) - 1;
-    for (uint32_t w = threadIdx.x; w < p.room / 4; w += TAM_BLOCK_THREADS)
-        reinterpret_cast<uint32_t *>(p.codes)[w] = 0;
-    __syncthreads();
-    for (uint32_t at = 0; at < p.count; at += TAM_BLOCK_THREADS) {
-        uint32_t i = at + threadIdx.x, gap = i < p.count ? gap_before(p, i) : 0;
-        uint64_t bits = i < p.count ? (uint64_t)(gap >> low) + 1 + low : 0;
-        pair_sum sum = scan_pair(0, bits);
-        if (bits > 0)
-            or_bits(p, done + low_of(sum.before) + (gap >> low), 1 | (gap & mask) << 1);
-        done += low_of(sum.all);
-    }
-    return (uint32_t)((done + 7) / 8);
+/* Of a piece, in all threads. */
+static __device__ uint32_t count_zeros(const packing &p, uint32_t piece, uint32_t low) {
+    uint64_t first = (uint64_t)piece * TAM_PIECE, end = first + TAM_PIECE, zeros = 0;
+    end = end < p.count ? end : p.count;
+    for (uint64_t i = first + threadIdx.x; i < end; i += TAM_BLOCK_THREADS)
+        zeros += gap_before(p, (uint32_t)i) >> low;
+    return (uint32_t)tam_block_sum(zeros);
 }
+
+/* From zeros of each piece to those before it. One block. @return all */
+static __device__ uint64_t place_zeros(uint32_t *zeros, uint32_t pieces) {
+    uint64_t done = 0;
+    for (uint32_t at = 0; at < pieces; at += TAM_BLOCK_THREADS) { /* all threads alike */
+        uint32_t i = at + threadIdx.x;
+        scan_sum sum = scan(i < pieces ? zeros[i] : 0);
+        if (i < pieces)
+            zeros[i] = (uint32_t)(done + sum.before);
+        done += sum.all;
+    }
+    return done;
+}
+
+/* Bits of a code: zeros, a one, `low` bits of the gap. Without its zeros it has 32 bits at most, so
+ * it reaches two words. @return its part of the checksum, which is linear in a word's bits */
+static __device__ __forceinline__ uint64_t put_code(const packing &p, uint64_t at, uint64_t code) {
+    uint64_t w = at / 32;
+    uint32_t *words = reinterpret_cast<uint32_t *>(p.codes) + w;
+    code <<= at % 32;
+    atomicOr(&words[0], (uint32_t)code);
+    if (code >> 32)
+        atomicOr(&words[1], (uint32_t)(code >> 32));
+    return tam_sum_word(TAM_SUM_INDICES, w, (uint32_t)code) +
+           tam_sum_word(TAM_SUM_INDICES, w + 1, (uint32_t)(code >> 32));
+}
+
+/* The codes of a piece. Before entry i lie i (1 + low) bits that are not zeros of a gap.
+ * @param  zeros  before the piece  @return this thread's part of the checksum */
+static __device__ uint64_t pack_piece(const packing &p, uint32_t piece, uint32_t low,
+                                      uint64_t zeros) {
+    uint64_t first = (uint64_t)piece * TAM_PIECE, mask = (UINT64_C(1) << low) - 1, sum = 0;
+    for (uint32_t at = 0; at < TAM_PIECE; at += TAM_BLOCK_THREADS) {
+        uint64_t i = first + at + threadIdx.x;
+        uint32_t gap = i < p.count ? gap_before(p, (uint32_t)i) : 0;
+        scan_sum before = scan(gap >> low);
+        uint64_t begin = i * (1 + low) + zeros + before.before;
+        if (i < p.count)
+            sum += put_code(p, begin + (gap >> low), 1 | (gap & mask) << 1);
+        zeros += before.all;
+    }
+    return sum;
+}
+
+/* -- unpack: what a word skips ---------------------------------------------------------------- */
 
 /*
  * Where a code begins depends on all codes before it, so a list cannot simply be cut. But what a
@@ -40,42 +81,110 @@ static __device__ __forceinline__ uint32_t pack_rice(const packing &p) {
  * ended its zeros before, at most 31. A word is thus a function from 32 numbers to 32 numbers: what
  * the word behind it must skip. Functions are joined by looking up one in the other, so warps join
  * their 32 words for all 32 numbers at once, a lane each, then 8 warps follow one another, and then
- * every word knows its own number (Ladner and Fischer, 1980: any finite automaton is a scan).
+ * every word knows its own number (Ladner and Fischer, 1980: any finite automaton is a scan). A
+ * piece is such a function, too, so the pieces of a list are joined as the words of a piece.
  */
-struct skips {
-    unsigned char word[TAM_BLOCK_THREADS][32]; /* of each word */
-    unsigned char warp[TAM_BLOCK_WARPS][32];   /* of 32 words */
+struct functions {
+    /* [s][i]: of function i, for the number s. Rows begin in different banks of shared memory. */
+    unsigned char of[32][TAM_BLOCK_THREADS + 4];
+    unsigned char warp[TAM_BLOCK_WARPS][32]; /* of 32 functions */
 };
 
-/* From the last bit to the first. If no code ends in the word, zeros go on behind it. */
-static __device__ void find_skips(uint32_t word, uint32_t low, unsigned char skip[32]) {
+/* That of this thread's word, from the last bit to the first. If no code ends in the word, zeros go
+ * on behind it. */
+static __device__ __forceinline__ void set_word(functions &f, uint32_t word, uint32_t low) {
     for (uint32_t bit = 32; bit-- > 0;) {
         uint32_t next = word >> bit & 1 ? bit + 1 + low : bit + 1;
-        skip[bit] = (unsigned char)(next < 32 ? skip[next] : next - 32);
+        f.of[bit][threadIdx.x] = next < 32 ? f.of[next][threadIdx.x] : (unsigned char)(next - 32);
     }
 }
 
-/* @param  first  what the first word of the block skips; then, what the word behind the block does
- * @return        what this thread's word skips */
-static __device__ uint32_t skip_of(uint32_t word, uint32_t low, uint32_t *first) {
-    __shared__ skips s;
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, skip = lane, own = 0;
-    find_skips(word, low, s.word[threadIdx.x]);
+/* All threads have set theirs. */
+static __device__ void join_warps(functions &f) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, skip = lane;
     __syncthreads();
-    for (uint32_t w = 0; w < 32; w++)
-        skip = s.word[32 * warp + w][skip];
-    s.warp[warp][lane] = (unsigned char)skip;
+    for (uint32_t i = 32 * warp; i < 32 * warp + 32; i++)
+        skip = f.of[skip][i];
+    f.warp[warp][lane] = (unsigned char)skip;
     __syncthreads();
-    skip = *first;
-    for (uint32_t w = 0; w < TAM_BLOCK_WARPS; w++) {
-        own = w == warp ? skip : own;
-        skip = s.warp[w][skip];
+}
+
+/* Of all together. @return what is skipped behind them if the first skips `skip` */
+static __device__ __forceinline__ uint32_t join_all(const functions &f, uint32_t skip) {
+    for (uint32_t w = 0; w < TAM_BLOCK_WARPS; w++)
+        skip = f.warp[w][skip];
+    return skip;
+}
+
+/* @return what this thread's word skips if the first one skips `skip` */
+static __device__ __forceinline__ uint32_t skip_of(const functions &f, uint32_t skip) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (uint32_t w = 0; w < warp; w++)
+        skip = f.warp[w][skip];
+    for (uint32_t i = 32 * warp; i < 32 * warp + lane; i++)
+        skip = f.of[skip][i];
+    return skip;
+}
+
+/* -- unpack: pieces --------------------------------------------------------------------------- */
+
+/* A piece of the codes that came from a rank, and this thread's word of it. */
+struct rice_piece {
+    packing p;
+    tam_cuda_rice *piece;
+    unsigned char *skip; /* of the word */
+    uint32_t low, w, word;
+};
+
+static __device__ __forceinline__ tam_cuda_rice *pieces_from(const tam_cuda_exchange &x,
+                                                             uint32_t r) {
+    return x.slots.packed.pieces + (uint64_t)r * tam_rice_pieces(x.slots.index_bytes);
+}
+
+static __device__ __forceinline__ rice_piece piece_from(const tam_cuda_exchange &x, uint32_t r,
+                                                        uint32_t piece) {
+    rice_piece mine = {};
+    const packing p = packing_from(x, r);
+    mine.p = p;
+    mine.piece = pieces_from(x, r) + piece;
+    mine.skip = x.slots.packed.skips + threadIdx.x +
+                (uint64_t)(mine.piece - x.slots.packed.pieces) * TAM_BLOCK_THREADS;
+    mine.low = tam_rice_low(p.span, p.count < p.span ? p.count : (uint32_t)p.span);
+    mine.w = piece * TAM_BLOCK_THREADS + threadIdx.x;
+    mine.word = word_of(p, mine.w);
+    return mine;
+}
+
+/* First: its function. */
+static __device__ void join_words(const rice_piece &mine, functions &f) {
+    set_word(f, mine.word, mine.low);
+    join_warps(f);
+    if (threadIdx.x < 32)
+        mine.piece->skips[threadIdx.x] = (unsigned char)join_all(f, threadIdx.x);
+}
+
+/* That of this thread's piece; behind the last one nothing is skipped. */
+static __device__ __forceinline__ void set_piece(functions &f, const tam_cuda_rice *piece) {
+    const uint32_t *words = reinterpret_cast<const uint32_t *>(piece->skips);
+    for (uint32_t s = 0; s < 32; s += 4) {
+        uint32_t four = words[s / 4];
+        for (uint32_t i = 0; i < 4; i++)
+            f.of[s + i][threadIdx.x] = (unsigned char)(four >> 8 * i);
     }
-    *first = skip;
-    for (uint32_t w = 0; w < lane; w++)
-        own = s.word[32 * warp + w][own];
-    __syncthreads(); /* s is reused */
-    return own;
+}
+
+/* One block, when all pieces of a list have their functions: what each skips. */
+static __device__ void join_pieces(tam_cuda_rice *pieces, uint32_t count, functions &f) {
+    uint32_t skip = 0;
+    for (uint32_t at = 0; at < count; at += TAM_BLOCK_THREADS) { /* all threads alike */
+        uint32_t i = at + threadIdx.x;
+        set_piece(f, &pieces[i < count ? i : count - 1]);
+        join_warps(f);
+        if (i < count)
+            pieces[i].skip = skip_of(f, skip);
+        skip = join_all(f, skip);
+        __syncthreads(); /* f is reused */
+    }
 }
 
 /* The low bits behind a one at bit `at` of the list. */
@@ -86,48 +195,76 @@ static __device__ __forceinline__ uint32_t rice_low_bits(const packing &p, uint6
     return (uint32_t)(bits >> (at + 1) % 32) & (uint32_t)((UINT64_C(1) << low) - 1);
 }
 
-/* Visit the ends of zeros in a word: visit(bit). */
+/* Visit the ends of zeros in a word: visit(bit of the list, low bits behind it). */
 template <typename VISIT>
-static __device__ __forceinline__ void visit_codes(uint32_t word, uint32_t skip, uint32_t low,
+static __device__ __forceinline__ void visit_codes(const rice_piece &mine, uint32_t skip,
                                                    VISIT visit) {
-    for (uint32_t bit = skip; bit < 32 && word >> bit;) {
-        bit += (uint32_t)__ffs((int)(word >> bit)) - 1;
-        visit(bit);
-        bit += 1 + low;
+    for (uint32_t bit = skip; bit < 32 && mine.word >> bit;) {
+        bit += (uint32_t)__ffs((int)(mine.word >> bit)) - 1;
+        uint64_t one = 32 * (uint64_t)mine.w + bit;
+        visit(one, rice_low_bits(mine.p, one, mine.low));
+        bit += 1 + mine.low;
     }
 }
 
-/* Of the codes before the one with number i whose one is bit `at`, i (1 + low) bits are not zeros
- * of a gap. So its position follows from `at`, i and the sum of all low bits up to its own. */
-static __device__ __forceinline__ uint32_t unpack_rice(const packing &p) {
-    uint32_t low = tam_rice_low(p.span, p.count < p.span ? p.count : (uint32_t)p.span);
-    uint32_t done = 0, first = 0, faults = 0, end = 0; /* end: bits of the list, as far as read */
-    uint64_t lows = 0;
-    for (uint32_t at = 0; at < p.bytes; at += 4 * TAM_BLOCK_THREADS) {
-        uint32_t w = at / 4 + threadIdx.x, word = word_of(p, w), entries = 0;
-        uint32_t skip = skip_of(word, low, &first);
-        uint64_t sums = 0;
-        visit_codes(word, skip, low, [&](uint32_t bit) {
-            entries++;
-            sums += rice_low_bits(p, 32 * (uint64_t)w + bit, low);
-        });
-        pair_sum sum = scan_pair(entries, sums);
-        uint32_t entry = done + high_of(sum.before);
-        uint64_t before = lows + low_of(sum.before);
-        visit_codes(word, skip, low, [&](uint32_t bit) {
-            uint64_t one = 32 * (uint64_t)w + bit;
-            before += rice_low_bits(p, one, low);
-            faults |= put(p, entry, ((one - (uint64_t)entry * (1 + low)) << low) + before + entry);
-            entry++;
-            if (entry == p.count)
-                end = (uint32_t)((one + 1 + low + 7) / 8);
-        });
-        done += high_of(sum.all);
-        lows += low_of(sum.all);
+/* Entries and low bits: of the words before this thread's, and of all. */
+static __device__ __forceinline__ scan_sum scan_codes(const rice_piece &mine, uint32_t skip) {
+    uint64_t entries = 0, lows = 0;
+    visit_codes(mine, skip, [&](uint64_t, uint32_t bits) {
+        entries++;
+        lows += bits;
+    });
+    return scan_pair(entries, lows);
+}
+
+/* Second: its entries. */
+static __device__ void count_codes(const rice_piece &mine, functions &f) {
+    set_word(f, mine.word, mine.low);
+    join_warps(f);
+    uint32_t skip = skip_of(f, mine.piece->skip);
+    *mine.skip = (unsigned char)skip;
+    scan_sum sum = scan_codes(mine, skip);
+    if (threadIdx.x > 0)
+        return;
+    mine.piece->entries = high_of(sum.all);
+    mine.piece->lows = low_of(sum.all);
+}
+
+/* One block, when all pieces of a list have been counted: what is before each.
+ * @return entries of the list */
+static __device__ uint64_t place_pieces(tam_cuda_rice *pieces, uint32_t count) {
+    uint64_t entries = 0, lows = 0;
+    for (uint32_t at = 0; at < count; at += TAM_BLOCK_THREADS) { /* all threads alike */
+        uint32_t i = at + threadIdx.x;
+        scan_sum before = scan(i < count ? pieces[i].entries : 0);
+        scan_sum below = scan(i < count ? pieces[i].lows : 0);
+        if (i < count) {
+            pieces[i].entries = (uint32_t)(entries + before.before);
+            pieces[i].lows = lows + below.before;
+        }
+        entries += before.all;
+        lows += below.all;
     }
-    bool ends = __syncthreads_count(end == p.bytes && end > 0) == (p.count > 0);
-    bool good = done == p.count && ends && (p.count > 0 || p.bytes == 0);
-    return faults | (good ? 0 : 1u << TAM_REFUSED_CODE);
+    return entries;
+}
+
+/* Third: its elements. Of the codes before the one with number i whose one is bit `one`, i (1 +
+ * low) bits are not zeros of a gap. So its position follows from `one`, i and the sum of all low
+ * bits up to its own. With the last entry the list must end. @return bits of faults */
+static __device__ uint32_t put_elements(const rice_piece &mine) {
+    const packing &p = mine.p;
+    uint32_t skip = *mine.skip, faults = 0;
+    scan_sum sum = scan_codes(mine, skip);
+    uint64_t entry = mine.piece->entries + (uint64_t)high_of(sum.before);
+    uint64_t lows = mine.piece->lows + low_of(sum.before);
+    visit_codes(mine, skip, [&](uint64_t one, uint32_t bits) {
+        lows += bits;
+        faults |= put(p, entry, ((one - entry * (1 + mine.low)) << mine.low) + lows + entry);
+        entry++;
+        if (entry == p.count && (one + 1 + mine.low + 7) / 8 != p.bytes)
+            faults |= 1u << TAM_REFUSED_CODE;
+    });
+    return faults;
 }
 
 #endif

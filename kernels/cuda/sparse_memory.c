@@ -122,6 +122,15 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
     s->result_max = plan->union_max;
 }
 
+static void take_rice(tam_cuda_step *s, tam_cuda_arena *arena) {
+    tam_cuda_packed *packed = &s->exchange.slots.packed;
+    size_t pieces = (size_t)s->plan.nranks * tam_rice_pieces(s->exchange.slots.index_bytes);
+    packed->zeros =
+        tam_cuda_take(arena, s->plan.slot_capacity / TAM_PIECE + 1, sizeof packed->zeros[0]);
+    packed->pieces = tam_cuda_take(arena, pieces, sizeof packed->pieces[0]);
+    packed->skips = tam_cuda_take(arena, pieces, TAM_BLOCK_THREADS);
+}
+
 /* Lists beside the slots, which hold their codes. */
 static void take_packed(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_packed *packed = &s->exchange.slots.packed;
@@ -132,6 +141,8 @@ static void take_packed(tam_cuda_step *s, tam_cuda_arena *arena) {
     packed->lists = tam_cuda_take(arena, nranks * s->plan.slot_capacity, sizeof packed->lists[0]);
     if (packed->format == TAMIS_INDEX_BLOCK16)
         packed->offsets = tam_cuda_take(arena, nranks * (blocks + 1), sizeof packed->offsets[0]);
+    if (packed->format == TAMIS_INDEX_RICE)
+        take_rice(s, arena);
 }
 
 static void take_rows(tam_cuda_step *s, tam_cuda_arena *arena) {

@@ -47,10 +47,23 @@ static void *take(size_t count, size_t size) {
 
 /* -- a list ----------------------------------------------------------------------------------- */
 
+enum { LONG = 1 << 24 }; /* a span whose positions are not tried one by one */
+
+/* One in each of so many runs. */
+static void spread_positions(desk *d, uint32_t span, uint32_t wanted) {
+    uint32_t run = span / wanted;
+    for (d->count = 0; d->count < wanted; d->count++)
+        d->positions[d->count] = d->count * run + (uint32_t)below(d, run);
+}
+
 /* Every position with the same chance, but a run of all and a long gap now and then. */
 static void fill_positions(desk *d, uint32_t span, uint32_t wanted) {
     uint32_t left = wanted;
     d->count = 0;
+    if (span > LONG) {
+        spread_positions(d, span, wanted);
+        return;
+    }
     for (uint32_t p = 0; p < span && left > 0; p++) {
         bool run = p >> 9 & 1 && wanted > span / 4;
         if (run || span - p <= left || below(d, span - p) < left) {
@@ -61,6 +74,8 @@ static void fill_positions(desk *d, uint32_t span, uint32_t wanted) {
 }
 
 static tam_strided part_of(desk *d, uint32_t span) {
+    if (span > LONG) /* elements have 32 bits */
+        return (tam_strided){0, span, span, span};
     uint64_t run = 1 + below(d, span), stride = run + below(d, 3 * run);
     return (tam_strided){below(d, 1000), run, stride, span};
 }
@@ -71,6 +86,7 @@ static void open_desk(desk *d, tamis_index_format format, uint32_t span, uint32_
     uint32_t capacity = wanted + (uint32_t)below(d, 20) + 1;
     size_t room = tam_head_round((size_t)d->codec->bytes(span, capacity));
     size_t slot = tam_head_bytes(TAM_TALLIES) + room;
+    size_t pieces = (size_t)RANKS * tam_rice_pieces((uint32_t)room);
     d->parts[OWN] = d->parts[OTHER] = part_of(d, span);
     d->positions = take(wanted, sizeof d->positions[0]);
     d->back = take(capacity, sizeof d->back[0]);
@@ -87,7 +103,10 @@ static void open_desk(desk *d, tamis_index_format format, uint32_t span, uint32_
                              .span = span,
                              .parts = d->parts,
                              .lists = take((size_t)RANKS * capacity, sizeof(uint32_t)),
-                             .offsets = take(RANKS * (span / 65536 + 2), sizeof(uint32_t))}},
+                             .offsets = take(RANKS * (span / 65536 + 2), sizeof(uint32_t)),
+                             .zeros = take(capacity / TAM_PIECE + 1, sizeof(uint32_t)),
+                             .pieces = take(pieces, sizeof(tam_cuda_rice)),
+                             .skips = take(pieces, TAM_BLOCK_THREADS)}},
         .scheme.ownership = TAM_OWN_CYCLIC,
         .blocks = 1 + (uint32_t)below(d, 9),
         .turn = &d->turn,
@@ -102,6 +121,9 @@ static void close_desk(desk *d) {
     tam_free(d->x.slots.memory);
     tam_free(d->x.slots.packed.lists);
     tam_free(d->x.slots.packed.offsets);
+    tam_free(d->x.slots.packed.zeros);
+    tam_free(d->x.slots.packed.pieces);
+    tam_free(d->x.slots.packed.skips);
     tam_free(d->positions);
     tam_free(d->back);
     tam_free(d->codes);
@@ -182,6 +204,28 @@ static void test_lists_have_the_bytes_of_the_host(void **state) {
             try_list(f, cases[i][0], cases[i][1], i);
 }
 
+/* PTX on a CPU takes its time (tests/cuda/ptx). */
+static size_t how_many(size_t brief, size_t all) {
+    return getenv("EMULATE_PTX") ? brief : all;
+}
+
+/* rice takes a list in pieces: of 2,048 entries when it packs, of 8,192 bits when it unpacks, and
+ * 256 pieces at a time. Where all positions are picked each takes a bit. */
+static void test_lists_of_many_pieces(void **state) {
+    static const uint32_t cases[][2] = {
+        {2047, 2047},       {2048, 2048},       {2049, 2049},        {9000, 2048},
+        {30000, 2049},      {8191, 8191},       {8192, 8192},        {8193, 8193},
+        {16384, 16384},     {16416, 16416},     {4294967295, 1},     {4294967295, 4},
+        {2147483648, 300},  {4294967295, 2049}, {2097153, 2097153},  {2097152, 2097152},
+        {2097151, 2097151}, {2088960, 2088960}, {3000000000, 9000},  {700000, 60000},
+        {4000000, 530000},  {9000000, 5000000}, {15000000, 2000000}, {16000000, 90000},
+    };
+    size_t count = how_many(15, sizeof cases / sizeof cases[0]);
+    (void)state;
+    for (size_t i = 0; i < count; i++)
+        try_list(TAMIS_INDEX_RICE, cases[i][0], cases[i][1], i);
+}
+
 /* -- damage ----------------------------------------------------------------------------------- */
 
 /* Something of it may be as good as before. */
@@ -207,15 +251,18 @@ static void damage(desk *d, uint32_t *count, size_t *bytes) {
     *bytes = *bytes < d->x.slots.index_bytes ? *bytes : d->x.slots.index_bytes;
 }
 
+enum { TIMES = 12 };
+
 /* @return how often it was refused */
-static uint32_t try_damage(tamis_index_format format, uint64_t seed) {
-    static const uint32_t spans[] = {1, 40, 700, 3000, 66000, 140000};
+static uint32_t try_damage(tamis_index_format format, uint32_t span, uint32_t wanted,
+                           uint64_t seed) {
     desk d;
-    uint32_t span = spans[seed % 6], refused = 0;
-    test_context("%s, damaged, seed %llu", tam_codec_of(format)->name, (unsigned long long)seed);
-    open_desk(&d, format, span, (uint32_t)(data_mix(seed) % (span < 600 ? span + 1 : 600)), seed);
+    uint32_t refused = 0;
+    test_context("%s, %u of %u, damaged, seed %llu", tam_codec_of(format)->name, wanted, span,
+                 (unsigned long long)seed);
+    open_desk(&d, format, span, wanted, seed);
     pack(&d);
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < TIMES; i++) {
         uint32_t count = d.count;
         size_t bytes = d.codec->encode(d.positions, d.count, span, d.codes);
         for (uint64_t n = 1 + below(&d, 2); n > 0; n--)
@@ -227,19 +274,35 @@ static uint32_t try_damage(tamis_index_format format, uint64_t seed) {
 }
 
 static void test_damage_is_refused_where_the_host_refuses(void **state) {
+    static const uint32_t spans[] = {1, 40, 700, 3000, 66000, 140000};
     (void)state;
     for (tamis_index_format f = TAMIS_INDEX_BLOCK16; f < TAMIS_INDEX_END; f++) {
         uint32_t refused = 0;
-        for (uint64_t seed = 1; seed <= 120; seed++)
-            refused += try_damage(f, seed);
-        assert_in_range(refused, 200, 12 * 120 - 200); /* some are taken, some are not */
+        for (uint64_t seed = 1; seed <= 120; seed++) {
+            uint32_t span = spans[seed % 6], most = span < 600 ? span : 599;
+            refused += try_damage(f, span, (uint32_t)(data_mix(seed) % (most + 1)), seed);
+        }
+        assert_in_range(refused, 200, TIMES * 120 - 200); /* some are taken, some are not */
     }
+}
+
+static void test_damage_among_many_pieces(void **state) {
+    static const uint32_t cases[][2] = {
+        {8192, 8192}, {8193, 8000}, {50000, 3000}, {400000, 40000}, {3000000, 450000}};
+    enum { SEEDS = 4 };
+    uint32_t refused = 0, lists = SEEDS * (uint32_t)how_many(3, sizeof cases / sizeof cases[0]);
+    (void)state;
+    for (uint32_t i = 0; i < lists; i++)
+        refused += try_damage(TAMIS_INDEX_RICE, cases[i / SEEDS][0], cases[i / SEEDS][1], i);
+    assert_in_range(refused, lists, (TIMES - 1) * lists); /* as above */
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lists_have_the_bytes_of_the_host),
+        cmocka_unit_test(test_lists_of_many_pieces),
         cmocka_unit_test(test_damage_is_refused_where_the_host_refuses),
+        cmocka_unit_test(test_damage_among_many_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
