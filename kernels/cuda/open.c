@@ -163,6 +163,18 @@ static tamis_status upload(tam_cuda_row *row, const tam_grid *grid) {
                                (void *)d->grid.groups);
 }
 
+void tam_cuda_row_borrow(tam_cuda_row *row, const tam_cuda_lane *lane) {
+    tam_cuda_free_pinned(row->work.staging);
+    tam_cuda_free_pinned(row->copy.staging);
+    row->work.staging = NULL;
+    row->copy.staging = lane->staging;
+}
+
+void tam_cuda_row_return(tam_cuda_row *row, const tam_cuda_lane *lane) {
+    if (row->copy.staging == lane->staging)
+        row->copy.staging = NULL;
+}
+
 bool tam_cuda_row_idle(const tam_cuda_row *row) {
     uint64_t deadline = tam_clock_ns() + GRACE_NS;
     return !row->device.hangs && tam_cuda_drain(row->work.stream, deadline) &&

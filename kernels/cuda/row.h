@@ -51,6 +51,12 @@ typedef struct tam_cuda_row {
 tamis_status tam_cuda_row_open(tam_cuda_row *row, const tam_grid *grid, size_t capacity);
 void tam_cuda_row_close(tam_cuda_row *row);
 
+/** The device runs steps of this row by itself: from here on it copies through the pinned memory of
+ * `lane`, which all buckets share, and has none of its own. `return` it before the lane is closed;
+ * then nothing can be copied. */
+void tam_cuda_row_borrow(tam_cuda_row *row, const tam_cuda_lane *lane);
+void tam_cuda_row_return(tam_cuda_row *row, const tam_cuda_lane *lane);
+
 /** Whether the device has finished all its work; waits a moment for it. Freeing would wait without
  * a deadline, so memory that a hung device may still use is not freed. */
 bool tam_cuda_row_idle(const tam_cuda_row *row);

@@ -4,6 +4,8 @@
  */
 #include "kernels/cuda/step.h"
 
+#include "kernels/cuda/row.h"
+
 #include "lib/base/base.h"
 
 #include <stddef.h>
@@ -106,6 +108,23 @@ static void name_parts(tam_cuda_step *s) {
     snprintf(s->names[1], sizeof s->names[1], "tamis bucket %u exchange", s->plan.bucket);
 }
 
+static tam_cuda_row *row_of(tam_cuda_device *device) {
+    return (tam_cuda_row *)(void *)device;
+}
+
+static void share_pinned(const tam_cuda_step *s) {
+    tam_cuda_row_borrow(row_of(s->device), &s->round->lane);
+    if (s->whole != s->device)
+        tam_cuda_row_borrow(row_of(s->whole), &s->round->lane);
+}
+
+static void return_pinned(const tam_cuda_step *s) {
+    if (!s->round)
+        return;
+    tam_cuda_row_return(row_of(s->device), &s->round->lane);
+    tam_cuda_row_return(row_of(s->whole), &s->round->lane);
+}
+
 static tamis_status fill(tam_cuda_step *s) {
     if (s->plan.first)
         s->round = s->plan.first->round;
@@ -115,6 +134,7 @@ static tamis_status fill(tam_cuda_step *s) {
     connect(s);
     name_parts(s);
     TAM_TRY(s->kind->fill(s));
+    share_pinned(s);
     return tam_cuda_round_join(s);
 }
 
@@ -135,6 +155,7 @@ void tam_cuda_step_drop_graphs(tam_cuda_step *s) {
 }
 
 static void release(tam_cuda_step *s) {
+    return_pinned(s);
     tam_cuda_step_drop_graphs(s);
     tam_cuda_free(s->memory);
     if (!s->plan.first && s->round)

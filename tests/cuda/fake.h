@@ -44,6 +44,9 @@ uint64_t fake_cuda_forbidden_calls(void);
 /** Calls that took memory, device or pinned. */
 uint64_t fake_cuda_allocations(void);
 
+/** Bytes of pinned memory that exist. */
+size_t fake_cuda_pinned(void);
+
 /** What exists now. All 0: nothing leaked. */
 typedef struct fake_cuda_objects {
     unsigned allocations, streams, events, graphs, comms;

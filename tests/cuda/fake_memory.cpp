@@ -71,6 +71,14 @@ static cudaError_t put(void *memory, bool pinned) {
     return give(error);
 }
 
+size_t fake_cuda_pinned(void) {
+    guard held(world.lock);
+    size_t bytes = 0;
+    for (const auto &entry : world.memory)
+        bytes += entry.second.kind == PINNED_MEMORY ? entry.second.bytes : 0;
+    return bytes;
+}
+
 cudaError_t cudaMalloc(void **out, size_t bytes) {
     ENTER();
     return take(out, bytes, DEVICE_MEMORY);

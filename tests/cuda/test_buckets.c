@@ -329,6 +329,32 @@ static void test_joined_steps_run_without_the_host(void **state) {
     }
 }
 
+/* Of the reducer, 4 MiB, and of the communicator. */
+static void count_pinned(test_rank *self) {
+    pair p;
+    if (!pair_open(self, self->shared, &p))
+        return;
+    RANK_MEET(self);
+    RANK_CHECK(self, fake_cuda_pinned() < self->nranks * ((size_t)6 << 20),
+               "%zu bytes of pinned memory", fake_cuda_pinned());
+    RANK_MEET(self);
+    for (uint32_t i = 0; i < 2 && !self->failure[0]; i++)
+        pair_step(&p, i, PAIR_START, TAMIS_OK);
+    pair_close(&p);
+}
+
+static void test_buckets_share_pinned_memory(void **state) {
+    static const char *const schemes[] = {"tamis", "dense", "tamis"};
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        pair_order order = pair_usual();
+        order.scheme = schemes[i];
+        order.ranks_per_node = i == 2 ? 2 : 0;
+        test_context("%s, %u ranks a node", order.scheme, order.ranks_per_node);
+        ranks_run(4, 0, count_pinned, &order);
+    }
+}
+
 /* -- in a graph of the caller ----------------------------------------------------------------- */
 
 static void capture(pair *p, const float *given, float *got, cudaGraphExec_t *out) {
@@ -479,6 +505,7 @@ int main(void) {
         cmocka_unit_test(test_a_state_moves_between_devices),
         cmocka_unit_test(test_a_loaded_state_is_saved_as_it_was),
         cmocka_unit_test(test_joined_steps_run_without_the_host),
+        cmocka_unit_test(test_buckets_share_pinned_memory),
         cmocka_unit_test(test_captured_steps_replay_with_the_bits_of_the_cpu),
         cmocka_unit_test(test_a_pass_of_adam_is_not_captured),
         cmocka_unit_test(test_every_bucket_of_a_step_is_told_of),
