@@ -138,7 +138,8 @@ class Kernel:
         if base == "cvta":
             base, rest = "mov", [w for w in rest if w != "global"]
         shape = SHAPES["mul.wide" if "wide" in rest else base]
-        if base == "mov" or (base in SIGNLESS and kind[0] in "us" and "wide" not in rest):
+        signless = base in SIGNLESS and kind[0] in "us" and not {"wide", "hi"} & set(rest)
+        if base == "mov" or signless:
             kind = f"b{bits}"
         if base in ("mov", "selp", "and", "or", "xor", "not"):
             kind = f"b{bits}" if kind != "pred" else kind

@@ -102,6 +102,10 @@ template <typename T> T mad(T a, T b, T c) {
 template <typename T, typename W> W wide(T a, T b) {
     return static_cast<W>(static_cast<W>(a) * static_cast<W>(b));
 }
+__extension__ typedef unsigned __int128 wide128;
+uint64_t high(uint64_t a, uint64_t b) {
+    return static_cast<uint64_t>(static_cast<wide128>(a) * b >> 64);
+}
 template <typename T> T copy(T a) {
     return a;
 }
@@ -406,6 +410,7 @@ const std::unordered_map<std::string, entry> table = {
     {"mul.wide.u32", {plain<wide<u32, u64>>::run, PLAIN}},
     {"mul.wide.s32", {plain<wide<s32, s64>>::run, PLAIN}},
     {"mul.wide.s16", {plain<wide<s16, s32>>::run, PLAIN}},
+    {"mul.hi.u64", {plain<high>::run, PLAIN}},
     TYPED(popc, ones, b32) TYPED(popc, ones, b64){"brev.b32", {plain<reversed>::run, PLAIN}},
     {"bfind.u32", {plain<leading>::run, PLAIN}},
     {"prmt.b32", {plain<permute>::run, PLAIN}},
