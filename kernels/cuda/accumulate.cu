@@ -328,8 +328,11 @@ static __device__ void close_run(const tam_cuda_accumulate &job, team *all) {
 }
 
 /* Blocks that fit a multiprocessor at once: with four a thread has 64 registers. Blackwell's code
- * needs some more, and three blocks have more loads under way than its memory can answer. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && TAM_PASS_RESIDENT > 3
+ * and that of nvcc 13.1 and later need some more, and three blocks have more loads under way than
+ * memory can answer. */
+#if defined(__CUDA_ARCH__) && TAM_PASS_RESIDENT > 3 &&                                             \
+    (__CUDA_ARCH__ >= 1000 || __CUDACC_VER_MAJOR__ > 13 ||                                         \
+     (__CUDACC_VER_MAJOR__ == 13 && __CUDACC_VER_MINOR__ >= 1))
 enum { RESIDENT = 3 };
 #else
 enum { RESIDENT = TAM_PASS_RESIDENT };

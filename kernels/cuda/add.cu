@@ -36,7 +36,8 @@ static __device__ __forceinline__ void hear(const tam_cuda_exchange &x, uint32_t
 }
 
 /* The sums go to the places of the values, which have been sent by now. */
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_checked(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
+    add_checked(const tam_cuda_exchange x) {
     const tam_cuda_verdict *verdict = &x.scratch->verdict;
     uint32_t values = tam_share_values(x), refuses = verdict->status != TAMIS_OK;
     uint64_t before = (uint64_t)x.slots.rank * values, all = refuses ? 0 : verdict->count;

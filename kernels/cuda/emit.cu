@@ -178,11 +178,12 @@ static __device__ void write_indices(const tam_cuda_cut &job) {
 
 /* -- the kernels ------------------------------------------------------------------------------ */
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) emit(const tam_cuda_cut job) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
+    emit(const tam_cuda_cut job) {
     write_indices(job);
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     emit_sealed(const tam_cuda_cut job, const tam_cuda_exchange x) {
     write_indices(job);
     if (tam_last_block(&x.scratch->sealed))

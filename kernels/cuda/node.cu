@@ -241,7 +241,7 @@ static __device__ void open_verdict(const tam_cuda_exchange &column, const tam_c
         tam_header_of(x.slots, x.slots.rank)->turn = 0;
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     seal(const tam_cuda_exchange column, const tam_cuda_exchange x, const tam_cuda_gathered node) {
     const tam_cuda_verdict &seen = column.scratch->verdict;
     uint32_t count = seen.status == TAMIS_OK ? seen.count : 0;

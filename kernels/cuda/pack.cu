@@ -118,7 +118,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count16(const tam_cu
 }
 
 /* First: what each piece of the own list has of zeros. The last block adds them up. */
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_rice(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
+    count_rice(const tam_cuda_exchange x) {
     const packing p = own_packing(x);
     uint32_t pieces = tam_pieces_of(p.count), low = tam_rice_low(p.span, p.count);
     uint32_t *zeros = x.slots.packed.zeros;
@@ -210,7 +211,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack(const tam_cud
     }
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack16(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
+    unpack16(const tam_cuda_exchange x) {
     uint32_t pieces = tam_pieces_of(x.slots.capacity);
     if (x.turn->broken)
         return;

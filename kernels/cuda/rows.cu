@@ -150,7 +150,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 
 /* -- expand ----------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) expand(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
+    expand(const tam_cuda_exchange x) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     bool refuses = verdict->status != TAMIS_OK;
     uint32_t length = x.rows.length, count = refuses ? 0 : verdict->count * length;

@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_chunks(const t
         tam_begin_search(job, TAM_FROM_CHUNKS, sum_bins(job.select.histogram));
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     count_digit(const tam_cuda_cut job, uint32_t digit) {
     __shared__ uint32_t bins[TAM_DIGITS];
     tam_cuda_search *search = job.select.search;

@@ -207,7 +207,8 @@ static __device__ void add_squares(const tam_cuda_exchange &x, uint32_t pieces,
     verdict->all_sum = all;
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
+    survey(const tam_cuda_exchange x) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     uint32_t count = verdict->status == TAMIS_OK ? verdict->count : 0;
     uint32_t pieces = tam_pieces_of(count);

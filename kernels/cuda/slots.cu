@@ -49,7 +49,8 @@ static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, 
     }
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
+    seal(const tam_cuda_exchange x) {
     uint32_t pieces = tam_pieces_of(x.slots.with_values ? x.picked->count : 0);
     for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
         gather_piece(x, piece);
