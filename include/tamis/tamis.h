@@ -775,9 +775,10 @@ typedef struct tamis_reducer_config {
     tamis_worker worker;       /* caller */
     double density_max;        /* the most that tamis_reducer_set_density may ask; 0: density */
     double link_latency_us; /* time of an empty message. 0: not known; planned buckets are then as
-                               for 50, over nccl 20, exchange auto measures */
-    double link_gbit; /* 10^9 bits a second of one rank. 0: not known; as for 1, over nccl 400, or
-                         measured */
+                               for 50, over nccl for what lies between the ranks (docs/overlap.md),
+                               exchange auto measures */
+    double link_gbit;       /* 10^9 bits a second of one rank. 0: not known; as for 1, over nccl
+                               that of its links, or measured */
     /* Called at the end of every phase, on the thread that ran it, which may be the library's. It
      * must return soon and must not call the library. NULL: not called. */
     void (*on_phase)(void *context, const tamis_phase_event *event);

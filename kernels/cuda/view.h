@@ -28,9 +28,9 @@ enum {
     TAM_CHUNK = 512, /* elements that a warp takes at a time; the chunk of kernels/cpu/tile.h */
     TAM_BLOCK_THREADS = 256, /* of every kernel */
     TAM_BLOCK_WARPS = TAM_BLOCK_THREADS / 32,
-    TAM_UNSPILLED =
-        4, /* blocks that must fit a multiprocessor, of kernels that would spill: left to
-                          itself nvcc takes 40 registers for six blocks; four leave 64 */
+    /* Blocks that must fit a multiprocessor, of kernels that would spill: left to itself nvcc takes
+     * 40 registers for six blocks; four leave 64. */
+    TAM_UNSPILLED = 4,
     TAM_DIGITS = 2048, /* 11 bits of a key at a time */
     TAM_BATCH = 512    /* entries of the pool that a warp reserves at a time */
 };
