@@ -114,12 +114,34 @@ class Group:
         self.host_waits = host_waits
         self._joined: Optional[_core.Reducer] = None  # whose device made the last step
         self._untold = False  # nobody has asked for its outcome
+        # Steps by reducer, as these count them. One that a device runs they count when it has ended.
+        self._made = self._counted()
 
     def choose(self, warm: bool) -> bool:
         """Choose the reducer of the next steps. True if it changed: old plans are then void."""
         before = self.reducer
         self.reducer = self.sparse if warm or self.dense is None else self.dense
         return self.reducer is not before
+
+    def _reducers(self) -> List[_core.Reducer]:
+        return [self.sparse] if self.dense is None else [self.sparse, self.dense]
+
+    def _counted(self) -> List[int]:
+        return [int(reducer.stats()["steps"]) for reducer in self._reducers()]
+
+    def count(self) -> None:
+        """The step that the reducer was given counts as made."""
+        self._made[self._reducers().index(self.reducer)] += 1
+
+    def uncount(self, made: Optional[List[int]] = None) -> int:
+        """Only these steps were made; None: those that the reducers have counted. Returns how many
+        fewer there are now."""
+        before, self._made = self._made, self._counted() if made is None else made
+        return sum(before) - sum(self._made)
+
+    def align(self) -> List[int]:
+        """Bring the ranks to the same step. Returns the steps made, by reducer."""
+        return [int(reducer.align()) for reducer in self._reducers()]
 
     def ready(self, plan: _core.Plan, scale: float, stream: int) -> None:
         self.reducer.ready(plan, scale, stream)
@@ -198,6 +220,7 @@ class Group:
             self.sparse.restore(control, residual)
         if self.sparse.update is not None:
             self.sparse.restore_moments(wholes.get("first"), wholes.get("second"), passes)
+        self._made[0] = int(self.sparse.stats()["steps"])
 
     def take_back(self, results: torch.Tensor, op: str) -> None:
         """Return the results of a step that is not applied (float32, whole) to the residual.
@@ -227,20 +250,23 @@ class Group:
             pass
 
     def move(self, smaller: _core.Comm) -> Dict[str, Any]:
-        """Go on over a communicator of fewer ranks, then choose(). Plans made before are void."""
-        first: Optional[Dict[str, Any]] = None
-        for name in ("sparse", "dense"):
-            old = getattr(self, name)
-            if old is None:
-                continue
-            moved, report = old.move(smaller)
-            setattr(self, name, moved)
-            old.close()
-            first = first or report
+        """Go on over a communicator of fewer ranks, then choose(). Plans made before are void.
+        The report is that of `sparse`, but for "steps": those made, by reducer."""
+        self.sparse, report, *steps = self._moved(self.sparse, smaller)
+        if self.dense is not None:
+            self.dense, _, step = self._moved(self.dense, smaller)
+            steps.append(step)
         self.comm = smaller
         self._joined, self._untold = None, False
-        assert first is not None
-        return first
+        return dict(report, steps=steps)
+
+    @staticmethod
+    def _moved(
+        old: _core.Reducer, smaller: _core.Comm
+    ) -> Tuple[_core.Reducer, Dict[str, Any], int]:
+        made, report = old.move(smaller)
+        old.close()
+        return made, report, int(report["step"])
 
     def close(self) -> None:
         """Errors: `Error` while the waiting thread is inside a call."""

@@ -4,6 +4,7 @@
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Union
 
 from .. import _core
+from ._streams import on
 
 if TYPE_CHECKING:
     from ._state import SparseState
@@ -15,16 +16,16 @@ def move(
     comms = [smaller] if isinstance(smaller, _core.Comm) else list(smaller)
     _check(state, comms)
     state.settle()
-    before = [group.sparse.stats()["steps"] for group in state.groups]
-    reports = [group.move(comm) for group, comm in zip(state.groups, comms)]
-    met = [report["step"] for report in reports]
+    with on(state.device):
+        reports = [group.move(comm) for group, comm in zip(state.groups, comms)]
+    met = [report["steps"] for report in reports]
     if min(met) != max(met):
         raise RuntimeError(
             f"rank {state.comm.rank}: the exchanges of {len(met)} dtypes stopped at steps {met}:"
             " begin again from a checkpoint"
         )
     _rename(state, comms)
-    state.steps -= min(was - now for was, now in zip(before, met))
+    state.steps -= min([group.uncount(made) for group, made in zip(state.groups, met)])
     state._choose()
     return {
         "step": state.steps,

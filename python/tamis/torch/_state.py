@@ -260,6 +260,8 @@ class SparseState:
         self._rescale(lost)
         self._unused.detach()
         self.steps += 1
+        for group in self.groups:
+            group.count()
         self.figures.add(self.groups, rows, time.perf_counter() - begin, lost)
         if self.meter is not None:
             self.meter.step(merged(rows, lost))
@@ -317,10 +319,11 @@ class SparseState:
         self._leave_comms()
 
     def _settle(self) -> None:
-        """After a failure, let a thread that is still inside the step leave it."""
+        """After a failure, let a thread that is still inside the step leave it, and forget steps
+        that a device was given but has not ended."""
         if self.error is not None:
-            for group in self.groups:
-                group.settle(self._limit_s)
+            self.settle()
+            self.steps -= min([group.uncount() for group in self.groups])
 
     def _leave_comms(self) -> None:
         for comm in self._own_comms:
@@ -472,14 +475,14 @@ class SparseState:
                 but not those of another: go back to an older checkpoint
         """
         self._settle()
-        before = [group.sparse.stats()["steps"] for group in self.groups]
-        met = [group.sparse.align() for group in self.groups]
+        met = [group.align() for group in self.groups]
         if min(met) != max(met):
             raise RuntimeError(
                 f"the exchanges of {len(met)} dtypes stopped at steps {met}: go back to an older"
                 " checkpoint"
             )
-        self.steps -= min(was - now for was, now in zip(before, met))
+        self.steps -= min([group.uncount(made) for group, made in zip(self.groups, met)])
+        self._choose()
         return self.steps
 
     def settle(self) -> None:

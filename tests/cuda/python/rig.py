@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Ranks as threads, each with a model on a device of its own, and the same steps on the CPU."""
 
+import gc
 import threading
 
 import pytest
@@ -44,10 +45,13 @@ def run(body, nranks=RANKS, meetings=4):
             del here.carriers
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(nranks)]
+    gc.collect()  # not meanwhile: a reducer must not be freed on the thread of a stream
+    gc.disable()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    gc.enable()
     if failures:
         raise failures[0]
     return results
@@ -132,6 +136,13 @@ def steps_on(forward, ends, steps=3, **options):
         return found
 
     return run(body)
+
+
+class Scaler:
+    """As much of a GradScaler as a state asks for."""
+
+    def get_scale(self):
+        return 8.0
 
 
 class Bucket:

@@ -238,17 +238,23 @@ def parameter(values, index=None):
 
 class Future:
     """As torch.futures.Future(devices=...): its value is ready in the order of the streams that were
-    current when it was set."""
+    current when it was set. Without devices it is torch's."""
+
+    of_torch = torch.futures.Future
+    __class_getitem__ = of_torch.__class_getitem__  # DDP compares the annotations of hooks
+
+    def __new__(cls, *, devices=None):
+        return super().__new__(cls) if devices else cls.of_torch()
 
     def __init__(self, *, devices=None):
         self.devices, self.events, self.result = devices, [], None
 
     def set_result(self, result):
         self.result = result
-        self.events = [Event(current_stream(one)) for one in self.devices or []]
+        self.events = [Event(current_stream(one)) for one in self.devices]
 
     def wait(self):
-        for event, one in zip(self.events, self.devices or []):
+        for event, one in zip(self.events, self.devices):
             current_stream(one).wait_event(event)
         return self.result
 

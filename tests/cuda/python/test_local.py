@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Local steps on CUDA tensors: the bits of the CPU, and copies in those steps alone that exchange."""
+"""Local steps on CUDA tensors: the bits of the CPU, and copies in steps that exchange alone."""
 
 import pytest
 import stand_in
 import tamis.torch
 import torch
+from rig import cuda, here, run, same
 from stand_in import Stream, current_stream, parameter
 from tamis import _core
 
 SHAPES = [("a", (20, 30)), ("b", (30,))]
-
-
-@pytest.fixture(autouse=True)
-def cuda(monkeypatch):
-    stand_in.install(monkeypatch)
 
 
 def trained(kind, device, copies=None, **options):
@@ -63,3 +59,88 @@ def test_parameters_that_change_their_device_are_refused():
     with pytest.raises(RuntimeError, match="move the model before LocalSGD is made"):
         opt.step()
     opt.close()
+
+
+def flat(rows):
+    return torch.cat([p.detach().cpu().view(-1) for _, p in rows])
+
+
+def local(rank, comm, values, device=True, **options):
+    """LocalSGD of a rank over `comm`, and its parameters."""
+    make = (lambda v: parameter(v, rank)) if device else (lambda v: torch.nn.Parameter(v.clone()))
+    rows = [(name, make(v)) for (name, _), v in zip(SHAPES, values)]
+    inner = torch.optim.SGD([p for _, p in rows], lr=0.1)
+    return tamis.torch.LocalSGD(inner, rows, comm=comm, **options), rows
+
+
+def step(opt, rows, rank, number):
+    draw = torch.Generator().manual_seed(100 * number + rank)
+    opt.zero_grad()
+    for _, p in rows:
+        gradient = torch.randn(p.shape, generator=draw)
+        p.grad = parameter(gradient, rank).detach() if p.device.type == "cuda" else gradient
+    opt.step()
+
+
+OPTIONS = dict(steps=3, delay=1, scheme="topk", density=0.1, momentum=0.0)
+
+
+def resumed(device):
+    """Two ranks go on with what they have, and in a new object, from what was saved with an
+    exchange under way."""
+    values = [torch.randn(shape, generator=torch.Generator().manual_seed(3)) for _, shape in SHAPES]
+
+    def body(rank):
+        opt, rows = local(rank, here.carriers.pop(), values, device, **OPTIONS)
+        for number in range(4):
+            step(opt, rows, rank, number)
+        saved, kept = opt.state_dict(), [p.detach().cpu().clone() for _, p in rows]
+        found = []
+        for resume in (False, True):
+            if resume:
+                opt.close()
+                opt, rows = local(rank, here.carriers.pop(), values, device, **OPTIONS)
+                opt.load_state_dict(saved)
+                for (_, p), one in zip(rows, kept):
+                    p.data = parameter(one, rank).detach() if device else one.clone()
+            for number in range(4, 10):
+                step(opt, rows, rank, number)
+            found.append(flat(rows))
+        with opt.base():
+            found.append(flat(rows))
+        assert opt.stats()["rounds"] >= 2 and "steps=3" in repr(opt)
+        opt.set_steps(5)
+        assert opt.stats()["steps"] == 5
+        opt.close()
+        return torch.stack(found)
+
+    return run(body)
+
+
+def test_two_ranks_resume_at_any_step(monkeypatch):
+    monkeypatch.setattr(stand_in, "LATE_S", 0.004)
+    found, wanted = resumed(True), resumed(False)
+    same(found, wanted)
+    for alone, again, _ in found:
+        assert torch.equal(alone, again)
+    assert torch.equal(found[0][2], found[1][2]) and not torch.equal(found[0][0], found[1][0])
+
+
+def test_what_a_failed_round_leaves_is_on_the_device():
+    values = [torch.ones(shape) for _, shape in SHAPES]
+
+    def body(rank):
+        opt, rows = local(rank, here.carriers.pop(), values, steps=2)
+        step(opt, rows, rank, 0)
+        bad = rows[0][1]
+        stand_in.put(bad.detach(), torch.full(bad.shape, float("nan") if rank == 1 else 1.0))
+        with pytest.raises(_core.Error) as caught:
+            step(opt, rows, rank, 1)
+        found = flat(rows)
+        assert torch.equal(found, torch.cat([copy.view(-1) for copy in opt._shared]))
+        opt.close()
+        return caught.value.lost, found
+
+    (lost, first), (other, second) = run(body)
+    assert lost == other == "step"
+    assert first.isfinite().all()

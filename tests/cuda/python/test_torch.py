@@ -7,7 +7,7 @@ import stand_in
 import tamis
 import tamis.torch
 import torch
-from rig import Bucket, Model, NAN, RANKS, cuda, gradients, here, host, run, same, steps_on, weights
+from rig import Bucket, Model, NAN, RANKS, Scaler, cuda, gradients, here, host, run, same, steps_on, weights
 from stand_in import Stream, current_stream, empty, parameter, put
 from tamis import launch
 from tamis.torch._hook import sparse_hook
@@ -199,13 +199,6 @@ def test_the_density_may_change():
     first, second = run(body)
     assert first == second and {driver for _, driver in first} == {"device"}
     assert first[0][0] < 0.11 and 0.39 < first[1][0] < 0.41
-
-
-class Scaler:
-    """As much of a GradScaler as a state asks for."""
-
-    def get_scale(self):
-        return 8.0
 
 
 def test_with_a_scaler_the_host_waits():
