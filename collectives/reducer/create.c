@@ -64,7 +64,7 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
     c.update = r->config.update;
     r->config = c;
-    if (tam_scheme_auto(r->scheme)) /* here 0 means that the link is measured */
+    if (tam_reducer_chooses(r)) /* here 0 means that the link is measured */
         return TAMIS_OK;
     const tam_usual_link usual = tam_comm_usual_link(r->comm);
     r->config.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : usual.latency_us;

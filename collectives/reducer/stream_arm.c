@@ -155,21 +155,21 @@ tamis_status tam_stream_arm(tamis_reducer *r) {
 }
 
 /* Whether all ranks are about to change the sizes. The slot of the first bucket tells for all. */
-static tamis_status agree(tamis_reducer *r) {
+static tamis_status agree(tamis_reducer *r, void *caller) {
     const tam_bucket *b = &r->buckets[0];
     const tam_head_due due = {
         .config = tam_stream_config(b),
         .step = r->step,
         .last_result = b->view.last_result,
     };
-    TAM_TRY(tam_cuda_step_tell(tam_stream_leader(r), &due));
+    TAM_TRY(tam_cuda_step_tell(tam_stream_leader(r), caller, &due));
     TAM_TRY(rehearse_all(r));
     return tam_cuda_step_hear(tam_stream_leader(r), &due);
 }
 
 /* The others have begun the step, or will: there is no way back. */
-static tamis_status change_sizes(tamis_reducer *r) {
-    TAM_TRY(agree(r));
+static tamis_status change_sizes(tamis_reducer *r, void *caller) {
+    TAM_TRY(agree(r, caller));
     tamis_status status = tam_stream_arm(r);
     if (status == TAMIS_OK || tamis_status_loss(status) == TAMIS_LOST_COMM)
         return status;
@@ -188,7 +188,7 @@ tamis_status tam_stream_rearm(tamis_reducer *r, void *caller) {
                         "ranks must try before a graph can hold them; make a step outside of the "
                         "capture first",
                         r->comm->rank);
-    return change_sizes(r);
+    return change_sizes(r, caller);
 }
 
 #endif

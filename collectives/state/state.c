@@ -173,13 +173,14 @@ static tamis_status check_borders(const tamis_reducer *r, const tam_state_header
                                   const char *where) {
     if (h->borders == hash_borders(r))
         return TAMIS_OK;
-    return tam_fail(TAMIS_E_FORMAT,
-                    "%s: its buckets begin elsewhere than this reducer's: planned ones follow the "
-                    "number of ranks, %llu there and %u here, and the link; it had link_latency_us "
-                    "%g and link_gbit %g, here they are %g and %g. Give those of the state; with a "
-                    "number for bucket_length buckets follow neither",
-                    where, (unsigned long long)h->nranks, r->comm->nranks, h->link_latency_us,
-                    h->link_gbit, r->config.link_latency_us, r->config.link_gbit);
+    return tam_fail(
+        TAMIS_E_FORMAT,
+        "%s: its buckets begin elsewhere than this reducer's: planned ones follow the "
+        "number of ranks, %llu there and %u here, and the link; it had link_latency_us "
+        "%g and link_gbit %g, here they are %g and %g. Give those of the state, over the "
+        "same transport; with a number for bucket_length buckets follow none of these",
+        where, (unsigned long long)h->nranks, r->comm->nranks, h->link_latency_us, h->link_gbit,
+        r->config.link_latency_us, r->config.link_gbit);
 }
 
 tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_header *h, bool alone,

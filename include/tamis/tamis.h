@@ -843,7 +843,7 @@ TAMIS_API void tamis_reducer_destroy(tamis_reducer *reducer);
  * Collective: all ranks must ask the same before the same step; the step notices if they did not
  * Cost:       where a CUDA device runs the steps by itself, this waits for those before, unless k
  *             stays; and if k grows or shrinks by more than some percent, the next start waits for
- *             the other ranks and captures its graphs anew (docs/cuda.md)
+ *             step.stream and the other ranks and captures its graphs anew (docs/cuda.md)
  * @param  density  [in]  in (0, config.density_max]
  * Errors:     ARGUMENT; STATE (a step is under way); UNSUPPORTED: scheme dense, and a step in a
  *             CUDA graph of the caller, which keeps the sizes of its messages: no effect. DEVICE

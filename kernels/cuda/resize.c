@@ -38,7 +38,7 @@ static uint32_t check_of(const tam_head *head, const tam_head_due *due) {
     return tam_head_check_of(due, tam_sum_head(head, sizeof *head));
 }
 
-tamis_status tam_cuda_step_tell(tam_cuda_step *s, const tam_head_due *due) {
+tamis_status tam_cuda_step_tell(tam_cuda_step *s, void *caller, const tam_head_due *due) {
     const uint32_t rank = s->exchange.slots.rank;
     tam_cuda_guard guard;
     tam_head head = {0};
@@ -47,8 +47,9 @@ tamis_status tam_cuda_step_tell(tam_cuda_step *s, const tam_head_due *due) {
     tam_head_address(&head, &own);
     head.check = check_of(&head, &own);
     TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status =
-        tam_cuda_lane_write(&s->round->lane, &head, sizeof head, slot_of(s, rank));
+    tamis_status status = tam_cuda_follow(s->round->lane.stream, caller, s->round->given);
+    if (status == TAMIS_OK)
+        status = tam_cuda_lane_write(&s->round->lane, &head, sizeof head, slot_of(s, rank));
     tam_cuda_leave(&guard);
     return status;
 }

@@ -10,7 +10,9 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
@@ -236,9 +238,60 @@ static void test_a_graph_of_the_caller_keeps_its_sizes(void **state) {
     }
 }
 
+/* -- a result that the caller's stream still reads --------------------------------------------- */
+
+static void nap(void *nothing) {
+    const struct timespec long_s = {0, 200000000};
+    (void)nothing;
+    nanosleep(&long_s, NULL);
+}
+
+/* Other sizes are rehearsed in the memory that holds the last result. */
+static void read_late(test_rank *self) {
+    tamis_result result = TAMIS_RESULT_INIT;
+    tamis_step step = TAMIS_STEP_INIT;
+    float *got = NULL;
+    pair p;
+    if (!pair_open(self, self->shared, &p))
+        return;
+    step.grad = p.grad;
+    step.stream = p.stream;
+    pair_step(&p, 0, PAIR_START, TAMIS_OK);
+    if (self->failure[0])
+        return;
+    RANK_OK(self, tamis_reducer_result(p.cuda, &result));
+    size_t bytes = result.count * sizeof *got;
+    float *held = malloc(bytes); /* device memory is the host's here */
+    memcpy(held, result.values, bytes);
+    RANK_CUDA(self, cudaMallocHost((void **)&got, bytes));
+    pair_fill(&p, 1);
+    RANK_CUDA(self, cudaStreamSynchronize(p.stream));
+    RANK_MEET(self);
+    fake_cuda_enqueue(p.stream, "nap", nap, NULL, NULL);
+    RANK_CUDA(self, cudaMemcpyAsync(got, result.values, bytes, cudaMemcpyDeviceToHost, p.stream));
+    RANK_OK(self, tamis_reducer_set_density(p.cuda, 0.3));
+    RANK_OK(self, tamis_reducer_start(p.cuda, &step));
+    RANK_OK(self, tamis_reducer_wait(p.cuda));
+    RANK_CUDA(self, cudaStreamSynchronize(p.stream));
+    RANK_CHECK(self, memcmp(got, held, bytes) == 0, "the next step changed what was being read");
+    free(held);
+    cudaFreeHost(got);
+    pair_close(&p);
+}
+
+static void test_a_result_is_read_before_sizes_change(void **state) {
+    pair_order order = pair_usual();
+    (void)state;
+    order.density_max = 0.3;
+    order.bucket_length = 0;
+    order.output = TAMIS_OUTPUT_SPARSE;
+    ranks_run(2, 0, read_late, &order);
+}
+
 int main(void) {
     char path[SCRATCH_PATH];
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_result_is_read_before_sizes_change),
         cmocka_unit_test(test_densities_that_differ_are_noticed),
         cmocka_unit_test(test_densities_that_differ_in_nodes_are_errors_of_all),
         cmocka_unit_test(test_a_graph_that_cannot_be_made_loses_the_communicator),
