@@ -117,7 +117,7 @@ def stream(one):
         here.streams[one.index] = before
 
 
-LATE_S = 0.02
+LATE_S = 0.01
 
 
 def give(one, do):

@@ -61,7 +61,7 @@ def steps(model, numbers):
 
 def nccl(meeting, rank):
     with torch.cuda.device(rank):
-        return launch.nccl_over(meeting, 2)
+        return launch.nccl_over(meeting, 1)
 
 
 def both(body, nranks=RANKS):
@@ -104,7 +104,7 @@ def test_a_lost_rank_ends_the_state_until_it_moves(saves, options):
 
     def body(rank):
         meeting = here.carriers.pop()
-        model = Model(rank, timeout_s=2, comm=nccl(meeting, rank), **options)
+        model = Model(rank, timeout_s=1, comm=nccl(meeting, rank), **options)
         steps(model, range(3))
         state = model.opt.tamis
         if rank == 1:
