@@ -236,8 +236,8 @@ typedef struct tam_cuda_room {
 tamis_status tam_cuda_step_resize(tam_cuda_step *step, const tam_cuda_room *room);
 
 /**
- * Before sizes change, while messages have the old ones: `tell` waits for the caller's stream, which
- * may still read the last result, and puts an empty slot with this head into the own one; the
+ * Before sizes change, while messages have the old ones: `tell` waits for the caller's stream,
+ * which may still read the last result, and puts an empty slot with this head into the own one; the
  * collectives follow (of all buckets), and `hear` compares the heads of all ranks. A rank that runs
  * a step meanwhile refuses that slot, and its own is refused here.
  *
