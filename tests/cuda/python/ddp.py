@@ -97,7 +97,7 @@ class Rank:
         self.every = list(self.net.parameters())
         kind = OnDevice if device else DistributedDataParallel
         wrap = dict(dict(bucket_cap_mb=1e-6), **wrap)  # a bucket for each parameter
-        self.ddp = kind(self.net, process_group=group(rank), **wrap)
+        self.ddp = kind(self.net, process_group=group, **wrap)
         self.opt = make(self.every)
         if options.pop("given", False):
             options["optimizer"] = self.opt
@@ -131,14 +131,28 @@ class Rank:
         return found
 
 
+# Groups of gloo, by number of ranks and rank. They are never freed: that waits for their threads
+# with the lock of the interpreter held, and these may need it to free the last tensor they carried.
+_groups, _lost = {}, []
+_store = dist.HashStore()
+
+
+def group_of(rank, number):
+    if (number, rank) not in _groups:
+        store = dist.PrefixStore(f"{len(_lost)}/{number}", _store)
+        made = dist.ProcessGroupGloo(store, rank, number, datetime.timedelta(seconds=20))
+        _groups[number, rank] = made
+    return _groups[number, rank]
+
+
 def on(body, device, number=RANKS, **options):
     """body(a Rank) on each of the ranks."""
-    store = dist.HashStore()
-
-    def group(rank):
-        return dist.ProcessGroupGloo(store, rank, number, datetime.timedelta(seconds=20))
-
-    return run(lambda rank: body(Rank(rank, group, device, **options)), number)
+    try:
+        return run(lambda rank: body(Rank(rank, group_of(rank, number), device, **options)), number)
+    except BaseException:  # who knows what is still under way in them
+        _lost.append(dict(_groups))
+        _groups.clear()
+        raise
 
 
 def both(body, **options):
