@@ -112,9 +112,7 @@ static tamis_status place_bucket(tam_bucket *b, const tam_bucket_range *range) {
     v->begin = r->layout->begins[range->first_segment];
     TAM_TRY(tam_layout_part(r->layout, range->first_segment, range->nsegments, &b->layout));
     TAM_TRY(tam_slice_open(b->layout, r->comm->rank % nlocal, nlocal, &b->slice));
-    if (b->layout->nrowed == 0)
-        v->whole_k_max = tam_bucket_share_max(r->k_max, b->layout->length, r->layout->ordinary,
-                                              r->config.share, tam_ordinary_buckets(r));
+    v->whole_k_max = tam_bucket_most(b, r->k_max);
     v->k_max = tam_share_max(&b->slice.division, v->whole_k_max);
     v->k = tam_slice_share(&b->slice, v->whole_k);
     b->held_at = r->held;

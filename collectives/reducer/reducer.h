@@ -226,16 +226,17 @@ static inline tam_usual_link tam_comm_usual_link(const tamis_comm *comm) {
                     : (tam_usual_link){.latency_us = 50.0, .gbit = 1.0, .bucket_us = 0.0};
 }
 
-/** The link, if it is known: with exchange auto it may have to be measured; else any cluster's. */
+/** The link that was given, else what is usual: with exchange auto it may have to be measured. */
 static inline tam_link_model tam_reducer_link(const tamis_reducer *r) {
     double latency_us = r->config.link_latency_us, gbit = r->config.link_gbit;
-    const tam_link_model any = tam_link_usual(false);
-    return (tam_link_model){latency_us != 0.0 ? latency_us * 1e-6 : any.latency_s,
-                            gbit != 0.0 ? 8.0 / (gbit * 1e9) : any.seconds_per_byte};
+    const tam_usual_link usual = tam_comm_usual_link(r->comm);
+    return (tam_link_model){(latency_us != 0.0 ? latency_us : usual.latency_us) * 1e-6,
+                            8.0 / ((gbit != 0.0 ? gbit : usual.gbit) * 1e9)};
 }
 
 /** What planned buckets and costs of a given link assume. It follows from the number of ranks and
- * the link alone: bits depend on buckets, and shall not on nodes or measurements. */
+ * the link (buckets also from the transport: bucket_us): bits depend on buckets, and shall not on
+ * nodes or measurements. */
 typedef struct tam_model {
     tam_net net;
     tam_plan plan;
@@ -292,7 +293,7 @@ bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, cha
 
 /** shares.c: set the entries per step and what depends on them, except the shares of buckets. */
 void tam_reducer_set_k(tamis_reducer *r, uint64_t k);
-/** Most entries that a bucket gets of k, or of fewer; at most those it has memory for. */
+/** Most entries that a bucket gets of k, or of fewer. */
 uint64_t tam_bucket_most(const tam_bucket *b, uint64_t k);
 /** Entries of a density: at least one, unless the length is 0. */
 uint64_t tam_reducer_entries(double density, uint64_t length);

@@ -50,9 +50,10 @@ void tam_buckets_share(tamis_reducer *r) {
 
 uint64_t tam_bucket_most(const tam_bucket *b, uint64_t k) {
     const tamis_reducer *r = b->reducer;
-    uint64_t most = tam_bucket_share_max(k, b->layout->length, r->layout->ordinary, r->config.share,
-                                         tam_ordinary_buckets(r));
-    return most < b->view.whole_k_max ? most : b->view.whole_k_max;
+    if (b->layout->nrowed > 0) /* it has no share */
+        return 0;
+    return tam_bucket_share_max(k, b->layout->length, r->layout->ordinary, r->config.share,
+                                tam_ordinary_buckets(r));
 }
 
 /* -- density ---------------------------------------------------------------------------------- */

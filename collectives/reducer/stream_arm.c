@@ -133,28 +133,30 @@ static uint64_t room_of(const tamis_reducer *r) {
     return room < r->k_max ? room : r->k_max;
 }
 
-static tamis_status resize(tamis_reducer *r) {
-    tam_inflight_ring *s = r->inflight;
-    s->room = room_of(r);
-    s->wire_bytes = 0;
+static tamis_status resize(tamis_reducer *r, uint64_t room) {
+    r->inflight->wire_bytes = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
-        TAM_TRY(tam_stream_resize(&r->buckets[i], s->room));
-        s->wire_bytes += tam_stream_wire_bytes(&r->buckets[i]);
+        TAM_TRY(tam_stream_resize(&r->buckets[i], room));
+        r->inflight->wire_bytes += tam_stream_wire_bytes(&r->buckets[i]);
     }
     return TAMIS_OK;
 }
 
 /* Either all ranks capture their collectives, or none does. */
 tamis_status tam_stream_arm(tamis_reducer *r) {
-    TAM_TRY(resize(r));
+    uint64_t room = room_of(r);
+    TAM_TRY(resize(r, room));
     TAM_TRY(rehearse_all(r));
     for (uint32_t i = 0; i < r->nbuckets && tam_setting_number(TAM_SETTING_GRAPHS) != 0; i++)
         TAM_TRY(tam_cuda_step_capture(r->inflight->steps[i], tam_stream_enqueue_of(&r->buckets[i]),
                                       r->comm));
+    r->inflight->room = room; /* not before: what has failed is done again */
     return TAMIS_OK;
 }
 
-/* Whether all ranks are about to change the sizes. The slot of the first bucket tells for all. */
+/* Whether all ranks are about to change the sizes. The slot of the first bucket tells for all. A
+ * rehearsal must have the collectives of a step here, for a rank that does not change runs one
+ * (that of scheme dense has not; its density does not change). */
 static tamis_status agree(tamis_reducer *r, void *caller) {
     const tam_bucket *b = &r->buckets[0];
     const tam_head_due due = {

@@ -74,24 +74,14 @@ static void cuda_release(void *self, void *memory) {
         tam_cuda_leave(&guard);
 }
 
-/* Run `call` with the device current. */
-#define WITH_DEVICE(row, call)                                                                     \
-    do {                                                                                           \
-        tam_cuda_guard guard;                                                                      \
-        TAM_TRY(tam_cuda_enter((row)->device.device, &guard));                                     \
-        tamis_status status = (call);                                                              \
-        tam_cuda_leave(&guard);                                                                    \
-        return status;                                                                             \
-    } while (0)
-
 static tamis_status cuda_read(void *self, const void *device, size_t bytes, void *host) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, tam_cuda_lane_read(&row->copy, device, bytes, host));
+    TAM_CUDA_ON(row->device.device, tam_cuda_lane_read(&row->copy, device, bytes, host));
 }
 
 static tamis_status cuda_write(void *self, const void *host, size_t bytes, void *device) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, tam_cuda_lane_write(&row->copy, host, bytes, device));
+    TAM_CUDA_ON(row->device.device, tam_cuda_lane_write(&row->copy, host, bytes, device));
 }
 
 static tamis_status check(const tam_cuda_row *row, const void *memory, const char *what) {
@@ -116,7 +106,7 @@ static tamis_status check(const tam_cuda_row *row, const void *memory, const cha
 
 static tamis_status cuda_check(void *self, const void *memory, const char *what) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, check(row, memory, what));
+    TAM_CUDA_ON(row->device.device, check(row, memory, what));
 }
 
 /* -- accumulate ------------------------------------------------------------------------------- */
@@ -156,7 +146,7 @@ static tamis_status follow(tam_cuda_row *row, cudaStream_t stream) {
 
 static tamis_status cuda_follow(void *self, void *stream) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, follow(row, (cudaStream_t)stream));
+    TAM_CUDA_ON(row->device.device, follow(row, (cudaStream_t)stream));
 }
 
 static tamis_status accumulate(tam_cuda_row *row, const tam_accumulate *job, tam_accumulated *out) {
@@ -192,7 +182,7 @@ static tamis_status accumulate(tam_cuda_row *row, const tam_accumulate *job, tam
 
 static tamis_status cuda_accumulate(void *self, const tam_accumulate *job, tam_accumulated *out) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, accumulate(row, job, out));
+    TAM_CUDA_ON(row->device.device, accumulate(row, job, out));
 }
 
 /* -- the rest of the row ---------------------------------------------------------------------- */
@@ -208,36 +198,36 @@ static tamis_status cut(tam_cuda_row *row, const tam_cut *job, uint32_t *indices
 static tamis_status cuda_cut(void *self, const tam_cut *job, uint32_t *indices,
                              tam_cut_result *out) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, cut(row, job, indices, out));
+    TAM_CUDA_ON(row->device.device, cut(row, job, indices, out));
 }
 
 static tamis_status cuda_count(void *self, const float *acc, uint32_t threshold, uint64_t *out) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, tam_cuda_count(row, acc, threshold, out));
+    TAM_CUDA_ON(row->device.device, tam_cuda_count(row, acc, threshold, out));
 }
 
 static tamis_status cuda_mark(void *self, const float *acc, uint32_t length, uint32_t nrows,
                               unsigned char *marks) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, tam_cuda_mark(row, acc, length, nrows, marks));
+    TAM_CUDA_ON(row->device.device, tam_cuda_mark(row, acc, length, nrows, marks));
 }
 
 static tamis_status cuda_gather(void *self, const float *acc, const uint32_t *indices, size_t count,
                                 float *values) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, tam_cuda_gather(row, acc, indices, count, values));
+    TAM_CUDA_ON(row->device.device, tam_cuda_gather(row, acc, indices, count, values));
 }
 
 static tamis_status cuda_apply(void *self, const tam_accumulate *target, const uint32_t *indices,
                                size_t count, float divisor, float *values) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, tam_cuda_apply(row, target, indices, count, divisor, values));
+    TAM_CUDA_ON(row->device.device, tam_cuda_apply(row, target, indices, count, divisor, values));
 }
 
 static tamis_status cuda_put(void *self, float *acc, const uint32_t *indices, size_t count,
                              const float *values) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, tam_cuda_put(row, acc, indices, count, values));
+    TAM_CUDA_ON(row->device.device, tam_cuda_put(row, acc, indices, count, values));
 }
 
 const tam_device tam_device_cuda = {

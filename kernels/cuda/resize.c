@@ -20,11 +20,7 @@ static tamis_status resize(tam_cuda_step *s, const tam_cuda_room *room) {
 }
 
 tamis_status tam_cuda_step_resize(tam_cuda_step *s, const tam_cuda_room *room) {
-    tam_cuda_guard guard;
-    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = resize(s, room);
-    tam_cuda_leave(&guard);
-    return status;
+    TAM_CUDA_ON(s->device->device, resize(s, room));
 }
 
 /* -- do all ranks change them? ---------------------------------------------------------------- */
@@ -38,20 +34,19 @@ static uint32_t check_of(const tam_head *head, const tam_head_due *due) {
     return tam_head_check_of(due, tam_sum_head(head, sizeof *head));
 }
 
+static tamis_status put_head(const tam_cuda_step *s, cudaStream_t caller, const tam_head *head) {
+    const tam_cuda_round *r = s->round;
+    TAM_TRY(tam_cuda_follow(r->lane.stream, caller, r->given));
+    return tam_cuda_lane_write(&r->lane, head, sizeof *head, slot_of(s, s->exchange.slots.rank));
+}
+
 tamis_status tam_cuda_step_tell(tam_cuda_step *s, void *caller, const tam_head_due *due) {
-    const uint32_t rank = s->exchange.slots.rank;
-    tam_cuda_guard guard;
     tam_head head = {0};
     tam_head_due own = *due;
-    own.rank = rank;
+    own.rank = s->exchange.slots.rank;
     tam_head_address(&head, &own);
     head.check = check_of(&head, &own);
-    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = tam_cuda_follow(s->round->lane.stream, caller, s->round->given);
-    if (status == TAMIS_OK)
-        status = tam_cuda_lane_write(&s->round->lane, &head, sizeof head, slot_of(s, rank));
-    tam_cuda_leave(&guard);
-    return status;
+    TAM_CUDA_ON(s->device->device, put_head(s, (cudaStream_t)caller, &head));
 }
 
 static tamis_status compare(const tam_cuda_step *s, const tam_head_due *due) {
@@ -73,9 +68,5 @@ static tamis_status compare(const tam_cuda_step *s, const tam_head_due *due) {
 }
 
 tamis_status tam_cuda_step_hear(tam_cuda_step *s, const tam_head_due *due) {
-    tam_cuda_guard guard;
-    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = compare(s, due);
-    tam_cuda_leave(&guard);
-    return status;
+    TAM_CUDA_ON(s->device->device, compare(s, due));
 }

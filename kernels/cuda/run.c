@@ -142,11 +142,7 @@ static tamis_status launch_parts(tam_cuda_step *s, tam_cuda_enqueue enqueue, voi
 /* While no step is under way. */
 static tamis_status on_device(tamis_status (*work)(tam_cuda_step *, tam_cuda_enqueue, void *),
                               tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
-    tam_cuda_guard guard;
-    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = work(s, enqueue, context);
-    tam_cuda_leave(&guard);
-    return status;
+    TAM_CUDA_ON(s->device->device, work(s, enqueue, context));
 }
 
 static tamis_status rehearse(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
@@ -284,11 +280,7 @@ static tamis_status run(tam_cuda_step *s, const tam_accumulate *target, void *st
 
 tamis_status tam_cuda_step_run(tam_cuda_step *s, const tam_accumulate *target, void *stream,
                                tam_cuda_enqueue enqueue, void *context, uint64_t *serial) {
-    tam_cuda_guard guard;
-    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = run(s, target, stream, enqueue, context, serial);
-    tam_cuda_leave(&guard);
-    return status;
+    TAM_CUDA_ON(s->device->device, run(s, target, stream, enqueue, context, serial));
 }
 
 bool tam_cuda_step_halfway(const tam_cuda_step *first) {
@@ -296,11 +288,7 @@ bool tam_cuda_step_halfway(const tam_cuda_step *first) {
 }
 
 tamis_status tam_cuda_step_find_capture(const tam_cuda_step *first, void *stream, bool *captured) {
-    tam_cuda_guard guard;
-    TAM_TRY(tam_cuda_enter(first->device->device, &guard));
-    tamis_status status = find_capture(stream, captured);
-    tam_cuda_leave(&guard);
-    return status;
+    TAM_CUDA_ON(first->device->device, find_capture(stream, captured));
 }
 
 /* -- micro-batches ---------------------------------------------------------------------------- */
@@ -333,11 +321,7 @@ static tamis_status accumulate(tam_cuda_step *s, const tam_accumulate *target, v
 
 tamis_status tam_cuda_step_accumulate(tam_cuda_step *s, const tam_accumulate *target,
                                       void *stream) {
-    tam_cuda_guard guard;
-    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = accumulate(s, target, stream);
-    tam_cuda_leave(&guard);
-    return status;
+    TAM_CUDA_ON(s->device->device, accumulate(s, target, stream));
 }
 
 /* -- what comes after ------------------------------------------------------------------------- */
@@ -362,9 +346,5 @@ static tamis_status join(tam_cuda_round *r, void *stream) {
 }
 
 tamis_status tam_cuda_step_join(tam_cuda_step *first, void *stream) {
-    tam_cuda_guard guard;
-    TAM_TRY(tam_cuda_enter(first->device->device, &guard));
-    tamis_status status = join(first->round, stream);
-    tam_cuda_leave(&guard);
-    return status;
+    TAM_CUDA_ON(first->device->device, join(first->round, stream));
 }

@@ -39,6 +39,16 @@ typedef struct tam_cuda_guard {
 tamis_status tam_cuda_enter(int device, tam_cuda_guard *out);
 void tam_cuda_leave(const tam_cuda_guard *guard);
 
+/** Make a call with that device current, and return its status. */
+#define TAM_CUDA_ON(device, call)                                                                  \
+    do {                                                                                           \
+        tam_cuda_guard guard;                                                                      \
+        TAM_TRY(tam_cuda_enter(device, &guard));                                                   \
+        tamis_status status = (call);                                                              \
+        tam_cuda_leave(&guard);                                                                    \
+        return status;                                                                             \
+    } while (0)
+
 /* -- memory ----------------------------------------------------------------------------------- */
 
 /** Device memory: zeroed when the call returns, 256-byte aligned. bytes 0 gives 1. */

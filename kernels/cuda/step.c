@@ -243,11 +243,7 @@ static tamis_status load(tam_cuda_step *s, uint64_t config, const tam_cuda_past 
 }
 
 tamis_status tam_cuda_step_load(tam_cuda_step *s, uint64_t config, const tam_cuda_past *past) {
-    tam_cuda_guard guard;
-    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = load(s, config, past);
-    tam_cuda_leave(&guard);
-    return status;
+    TAM_CUDA_ON(s->device->device, load(s, config, past));
 }
 
 static tamis_status save(tam_cuda_step *s, tam_cuda_past *past) {

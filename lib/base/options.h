@@ -61,9 +61,9 @@ typedef struct tam_option {
         "first threshold, or the fixed one; 0: as published") \
     row(bucket_length, U64, STATE, 0, 0, NAN, "", "elements per bucket; 0: one bucket") \
     row(link_latency_us, REAL, RANKS, 1e-3, 1e7, 0, "0 or 0.001 to 1e7", \
-        "latency of an empty message; 0: 50, over nccl as its links, or measured by auto") \
+        "latency of an empty message; 0: 50, over nccl as its links, on CPUs auto measures") \
     row(link_gbit, REAL, RANKS, 1e-6, 1e6, 0, "0 or 1e-6 to 1e6", \
-        "bandwidth of one rank; 0: 1, over nccl that of its links, or measured by auto") \
+        "bandwidth of one rank; 0: 1, over nccl that of its links, on CPUs auto measures") \
     row(share, WORD, STATE, 0, 1, NAN, "norm|length", "how k is divided over the buckets") \
     row(density_max, REAL, STATE, DBL_TRUE_MIN, 1, 0, "0 or from density to 1", \
         "largest density that may be set later; 0: density") \

@@ -21,11 +21,27 @@ static uint32_t short_ms(void) {
     return test_stretch_ms(3000);
 }
 
+static pair_order usual(void) {
+    pair_order order = pair_usual();
+    order.density_max = 0.3;
+    order.timeout_ms = short_ms();
+    return order;
+}
+
 static tamis_step step_of(const pair *p) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = p->grad;
     step.stream = p->stream;
     return step;
+}
+
+/* A gradient is there, and the next step changes sizes. */
+static bool open_changed(test_rank *self, pair *out) {
+    if (!pair_open(self, self->shared, out))
+        return false;
+    pair_fill(out, 0);
+    return rank_status(self, __FILE__, __LINE__, "tamis_reducer_set_density", TAMIS_OK,
+                       tamis_reducer_set_density(out->cuda, 0.3));
 }
 
 /* -- ranks that ask for other densities ------------------------------------------------------- */
@@ -81,9 +97,7 @@ static void test_densities_that_differ_are_noticed(void **state) {
     (void)state;
     for (uint32_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
         for (uint32_t one = 0; one < 2; one++) {
-            apart all = {.order = pair_usual()};
-            all.order.density_max = 0.3;
-            all.order.timeout_ms = short_ms();
+            apart all = {.order = usual()};
             all.order.scheme = schemes[(i + one) % 3];
             all.order.bucket_length = one ? 0 : PAIR_N / 5;
             memcpy(all.densities, asked[i], sizeof asked[i]);
@@ -121,9 +135,7 @@ static void test_densities_that_differ_in_nodes_are_errors_of_all(void **state) 
     static const double asked[][4] = {{0.3, 0, 0, 0}, {0, 0.3, 0.3, 0.3}, {0, 0.101, 0, 0}};
     (void)state;
     for (uint32_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
-        apart all = {.order = pair_usual()};
-        all.order.density_max = 0.3;
-        all.order.timeout_ms = short_ms();
+        apart all = {.order = usual()};
         all.order.ranks_per_node = 2;
         memcpy(all.densities, asked[i], sizeof asked[i]);
         test_context("nodes, case %u", i);
@@ -136,11 +148,9 @@ static void test_densities_that_differ_in_nodes_are_errors_of_all(void **state) 
 /* Rank 0 cannot make its graph anew, which the others have done. */
 static void fail_to_capture(test_rank *self) {
     pair p;
-    if (!pair_open(self, self->shared, &p))
+    if (!open_changed(self, &p))
         return;
     tamis_step step = step_of(&p);
-    pair_fill(&p, 0);
-    RANK_OK(self, tamis_reducer_set_density(p.cuda, 0.3));
     RANK_MEET(self);
     if (self->id == 0)
         fake_cuda_fail("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation);
@@ -156,21 +166,17 @@ static void fail_to_capture(test_rank *self) {
 }
 
 static void test_a_graph_that_cannot_be_made_loses_the_communicator(void **state) {
-    pair_order order = pair_usual();
+    pair_order order = usual();
     (void)state;
-    order.density_max = 0.3;
-    order.timeout_ms = short_ms();
     ranks_run(2, 0, fail_to_capture, &order);
     fake_cuda_reset();
 }
 
 static void start_alone(test_rank *self) {
     pair p;
-    if (!pair_open(self, self->shared, &p))
+    if (!open_changed(self, &p))
         return;
     tamis_step step = step_of(&p);
-    pair_fill(&p, 0);
-    RANK_OK(self, tamis_reducer_set_density(p.cuda, 0.3));
     RANK_MEET(self);
     uint64_t begin_ms = now_ms();
     self->where = "a change that one rank does not come to";
@@ -186,10 +192,8 @@ static void start_alone(test_rank *self) {
 }
 
 static void test_a_silent_rank_is_missed_by_the_deadline(void **state) {
-    pair_order order = pair_usual();
+    pair_order order = usual();
     (void)state;
-    order.density_max = 0.3;
-    order.timeout_ms = short_ms();
     ranks_run(3, 0, start_alone, &order);
 }
 
@@ -229,9 +233,8 @@ static void change_around_capture(test_rank *self) {
 }
 
 static void test_a_graph_of_the_caller_keeps_its_sizes(void **state) {
-    pair_order order = pair_usual();
+    pair_order order = usual();
     (void)state;
-    order.density_max = 0.3;
     for (uint32_t one = 0; one < 2; one++) {
         order.bucket_length = one ? 0 : PAIR_N / 5;
         ranks_run(2, 0, change_around_capture, &order);
@@ -249,13 +252,11 @@ static void nap(void *nothing) {
 /* Other sizes are rehearsed in the memory that holds the last result. */
 static void read_late(test_rank *self) {
     tamis_result result = TAMIS_RESULT_INIT;
-    tamis_step step = TAMIS_STEP_INIT;
     float *got = NULL;
     pair p;
     if (!pair_open(self, self->shared, &p))
         return;
-    step.grad = p.grad;
-    step.stream = p.stream;
+    tamis_step step = step_of(&p);
     pair_step(&p, 0, PAIR_START, TAMIS_OK);
     if (self->failure[0])
         return;
@@ -280,9 +281,8 @@ static void read_late(test_rank *self) {
 }
 
 static void test_a_result_is_read_before_sizes_change(void **state) {
-    pair_order order = pair_usual();
+    pair_order order = usual();
     (void)state;
-    order.density_max = 0.3;
     order.bucket_length = 0;
     order.output = TAMIS_OUTPUT_SPARSE;
     ranks_run(2, 0, read_late, &order);

@@ -131,6 +131,14 @@ class Rank:
         return found
 
 
+def train(one, steps=4):
+    for step in range(steps):
+        one.clear()
+        one.backward(step)
+        one.opt.step()
+    return one.end()
+
+
 # Groups of gloo, by number of ranks and rank. They are never freed: that waits for their threads
 # with the lock of the interpreter held, and these may need it to free the last tensor they carried.
 _groups, _lost = {}, []

@@ -8,18 +8,10 @@ import tamis
 import tamis.torch
 import torch
 import torch.distributed as dist
-from ddp import both, on, world
+from ddp import both, on, train, world
 from rig import NAN, RANKS, cuda, here, run, same
 from tamis.torch import _comm
 from torch.distributed.algorithms.join import Join
-
-
-def train(one, steps=4):
-    for step in range(steps):
-        one.clear()
-        one.backward(step)
-        one.opt.step()
-    return one.end()
 
 
 @pytest.mark.parametrize("wrap", [

@@ -6,7 +6,7 @@ import pytest
 import tamis
 import tamis.torch
 import torch
-from ddp import MSE, batch, both, on, world
+from ddp import MSE, batch, both, on, train, world
 from rig import NAN, Scaler, cuda, same
 from torch.optim import SGD, Adam, AdamW
 
@@ -15,14 +15,6 @@ BETAS = (0.0, 0.99)
 
 def rule(kind, **options):
     return dict(given=True, inner=lambda every: kind(every, lr=0.01, **options))
-
-
-def train(one, steps=4):
-    for step in range(steps):
-        one.clear()
-        one.backward(step)
-        one.opt.step()
-    return one.end()
 
 
 @pytest.mark.parametrize("options", [
