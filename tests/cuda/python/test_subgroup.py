@@ -3,9 +3,12 @@
 disturbs nobody else; parameters on devices are broadcast and compared over the default one. The
 fake NCCL joins threads of one process, so each group has one rank."""
 
+import datetime
+
 import pytest
 import ranks
 import stand_in
+import tamis
 import tamis.torch
 import torch
 import torch.distributed as dist
@@ -42,6 +45,64 @@ def case_one_group_of_two():
     sum_ = torch.ones(1)
     dist.all_reduce(sum_, group=later)
     return found, sum_.item()
+
+
+def case_carriers_with_and_without_a_group():
+    """The group that carrier() makes is destroyed when the ranks have met, that of the caller is
+    not."""
+    mine = [dist.new_group([rank], backend="gloo") for rank in range(2)][dist.get_rank()]
+    asked, left = [], []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "new_group", lambda **options: asked.append(options) or mine)
+        patch.setattr(dist, "destroy_process_group", left.append)
+        given = tamis.torch.carrier(mine, 20.0, device="cuda")
+        kept = list(left)
+        own = tamis.torch.carrier(None, 20.0, device="cuda")
+    for comm in (given, own):
+        assert (comm.transport, comm.nranks) == ("nccl", 1)
+        comm.close()
+    wanted = dict(backend="gloo", timeout=datetime.timedelta(seconds=20))
+    return kept == [], left == [mine], asked == [wanted], len(_comm._gathers)
+
+
+LATE = "[../gloo/tcp/buffer.cc:81] Timed out waiting 1ms for recv. This is typically another rank"
+GONE = "[../gloo/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:80"
+
+
+def case_a_meeting_that_fails():
+    """gloo's own words are the cause, and the ranks have left the group where they met."""
+    found = []
+    for words in (LATE, GONE):
+        with pytest.MonkeyPatch.context() as patch:
+
+            def lost(*_, **__):
+                raise RuntimeError(words)
+
+            patch.setattr(dist, "all_gather_into_tensor", lost, raising=False)
+            with pytest.raises(tamis.Error) as caught:
+                tamis.torch.carrier(dist.group.WORLD, 20.0, device="cuda")
+        cause = caught.value.__cause__
+        found.append((caught.value.status, type(cause).__name__, str(cause)))
+    return found, len(_comm._gathers)
+
+
+def case_a_torch_whose_gloo_gathers_into_one_tensor():
+    """It is called once for each gather, and nothing else is."""
+    calls, gather = [], dist.all_gather
+
+    def into_one(whole, part, group):
+        calls.append(part.numel())
+        gather(list(whole.view(2, -1)), part, group=group)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_gather_into_tensor", into_one, raising=False)
+        patch.setattr(dist, "all_gather", None)
+        comm = tamis.torch.carrier(dist.group.WORLD, 20.0)
+        one = torch.full((3,), 5.0 + dist.get_rank())
+        tamis.torch.broadcast_parameters([one], comm)
+        comm.close()
+        _comm.leave(comm)
+    return len(calls) > 0, one.tolist()
 
 
 class Model(torch.nn.Module):
@@ -84,7 +145,8 @@ def case_a_default_group_over_nccl_alone():
 
 
 CASES = ["case_one_group_of_two", "case_parameters_on_devices",
-         "case_a_default_group_over_nccl_alone"]
+         "case_a_default_group_over_nccl_alone", "case_carriers_with_and_without_a_group",
+         "case_a_meeting_that_fails", "case_a_torch_whose_gloo_gathers_into_one_tensor"]
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +169,21 @@ def test_a_group_of_some_ranks_gets_nccl_and_later_groups_are_made(results):
     assert first[0][:3] == [2 * [("nccl", 1)], 2 * [("nccl", 1)], 2 * [("callback", 1)]]
     assert first[0][3:] == ["ValueError", ("nccl", 1), ("nccl", 1)]
     assert first[1] == second[1] == 2.0
+
+
+def test_a_group_of_its_own_is_destroyed_when_the_ranks_have_met(results):
+    found = ranks.values(results, "case_carriers_with_and_without_a_group")
+    assert found == 2 * [(True, True, True, 0)]
+
+
+def test_a_meeting_that_fails_has_the_words_of_gloo(results):
+    late = ("TAMIS_E_TIMEOUT", "TimeoutError",
+            "torch's group of 2 ranks: Timed out waiting 1ms for recv")
+    gone = ("TAMIS_E_TRANSPORT", "RuntimeError",
+            "torch's group of 2 ranks: Connection closed by peer [127.0.0.1]:80")
+    assert ranks.values(results, "case_a_meeting_that_fails") == 2 * [([late, gone], 0)]
+
+
+def test_a_gather_into_one_tensor(results):
+    found = ranks.values(results, "case_a_torch_whose_gloo_gathers_into_one_tensor")
+    assert found == 2 * [(True, [5.0] * 3)]
