@@ -2,6 +2,8 @@
 """CUDA tensors that travel through the host, because NCCL is missing or was not asked for: the same
 bits, one warning, and errors where the host waits."""
 
+import threading
+
 import pytest
 import stand_in
 import tamis
@@ -9,6 +11,7 @@ import tamis.torch
 import torch
 from rig import Model, NAN, RANKS, cuda, here, host, run, same
 from tamis import launch
+from tamis.torch._group import Waiter
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:The gradients are on CUDA devices")
@@ -109,3 +112,56 @@ def test_a_lost_rank_is_told_by_the_step():
 
     first, _, third = run(body, 3)
     assert torch.equal(first, third) and first.isfinite().all()
+
+
+# -- the thread that waits -------------------------------------------------------------------------
+
+
+def test_a_step_that_broke_off_ends_before_the_state_is_read():
+    """The thread is inside the step, which will not complete, when the state is ended."""
+    inside = threading.Barrier(RANKS, timeout=60)  # a rank that leaves ends the step of the other
+
+    def body(rank):
+        comm = here.carriers.pop()
+        model = made(rank, comm=comm)
+        steps(model, [0])
+        state = model.opt.tamis
+        model.opt._arrived(0)
+        inside.wait()
+        with pytest.raises(RuntimeError, match="came twice before step"):
+            model.opt._arrived(0)
+        assert state.groups[0].waiter.waiting
+        assert state.state_dict()["steps"] == 1 and not state.groups[0].waiter.waiting
+        assert model.opt.move(comm.shrink([0, 1]))["step"] == 1
+        steps(model, [1, 2])
+        found = model.values()
+        model.opt.close()
+        return found
+
+    first, second = run(body)
+    assert torch.equal(first, second) and first.isfinite().all()
+
+
+class Blocked:
+    """A reducer whose step ends when it is told to."""
+
+    def __init__(self):
+        self.end = threading.Event()
+
+    def wait(self):
+        assert self.end.wait(60)
+        raise ValueError("what a step that was abandoned raises")
+
+
+def test_a_wait_that_does_not_end_is_left_to_its_thread():
+    waiter, reducer = Waiter(), Blocked()
+    waiter.begin(reducer)
+    waiter.settle(0.01)
+    assert waiter.waiting  # the state says then that the reducer is in use
+    reducer.end.set()
+    waiter.settle(60)
+    assert not waiter.waiting
+    waiter.begin(reducer)  # its next step is waited for
+    with pytest.raises(ValueError, match="abandoned"):
+        waiter.join()
+    waiter.stop()
