@@ -201,5 +201,5 @@ def _raise_after_backward(state: SparseState, error: BaseException) -> None:
         # A callback queued now runs before DDP's own; a callback that it queues runs after DDP's.
         queue(lambda: queue(tell))
     except RuntimeError:  # not in a backward pass: in Join, on a rank that has run out of inputs
-        raise error from None
+        raise error from error.__cause__
     state._telling = True

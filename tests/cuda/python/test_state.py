@@ -197,7 +197,7 @@ def test_ranks_whose_parameters_differ_are_told_which():
         words = "Before step 0 parameter 'b' is not the same on all ranks"
         with pytest.raises(tamis.Error, match=words) as told:
             hook.step(0, ((0, 1, 2),))
-        assert told.value.status == "TAMIS_E_MISMATCH"
+        assert told.value.status == "TAMIS_E_MISMATCH" == told.value.__cause__.status
         assert "broadcast_parameters" in told.value.remedy
         hook.state.close()
 
