@@ -9,7 +9,7 @@ import torch
 from .._core import Comm
 from . import _update
 from ._group import Place
-from ._parameters import WRAPPED, Parameters, ddps_of, flat, holds_ddp
+from ._parameters import WRAPPED, Parameters, ddps_of, flat, holds_ddp, same_order
 from ._state import SparseState
 from ._takeover import check_groups, scaled, take_over
 
@@ -162,8 +162,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 f"the gradient of {name!r} itself requires a gradient: backward(create_graph=True)"
                 " is not supported, because the exchange changes gradients in place"
             )
-        if gradient.stride() != parameter.stride() and not gradient.is_contiguous():
-            raise ValueError(f"the gradient of {name!r} has another memory layout than it")
+        # In another order its entries would be added to others, where a rank has the parameter's.
+        if not same_order(gradient, parameter):
+            raise ValueError(
+                f"the gradient of {name!r} has another memory layout than it: set it to None before"
+                " backward(), which makes it in that of the parameter"
+            )
         run = flat(gradient)
         place = Place(group, [segment], [run], run)
         self.tamis._cache[index] = place

@@ -130,6 +130,12 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
+def same_order(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of a shape have their elements in the same order in memory."""
+    rows = zip(one.stride(), other.stride(), one.shape)
+    return all(mine == theirs for mine, theirs, extent in rows if extent != 1)
+
+
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The elements in memory order, as DDP's buckets hold them. A view."""
     if tensor.is_contiguous():

@@ -198,7 +198,8 @@ class OnDevice(torch.Tensor):
         if name in CHANGE and first is args[0]:
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 alias = first.data  # with a count of changes of its own
-                first.detach().view(-1)[:0].zero_()  # torch counts a change when it is asked for it
+                # torch counts a change when it is asked for it
+                first.detach().as_strided((0,), (1,)).zero_()
             give(
                 current_stream(first.device),
                 lambda: function(alias, *args[1:], **(kwargs or {})),
