@@ -108,15 +108,26 @@ static __device__ __forceinline__ uint64_t tam_threads_of_grid(void) {
     return (uint64_t)gridDim.x * TAM_BLOCK_THREADS;
 }
 
+/** Release and acquire among the blocks of a device. __threadfence() is sequentially consistent, of
+ * which nothing here has need. */
+static __device__ __forceinline__ void tam_fence(void) {
+#ifdef TAM_CUDA_EMULATED
+    __threadfence();
+#else
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#endif
+}
+
 /** Whether this call is the last of so many; its block then sees what the others wrote before
  * theirs. All threads must call it. */
 static __device__ __forceinline__ bool tam_last_of(uint32_t calls, uint32_t *ticket) {
     __shared__ uint32_t before;
     __syncthreads();
     if (threadIdx.x == 0) { /* after the barrier, its fences cover the writes of the whole block */
-        __threadfence();
+        tam_fence();
         before = atomicAdd(ticket, 1u);
-        __threadfence();
+        if (before == calls - 1)
+            tam_fence();
     }
     __syncthreads();
     return before == calls - 1;

@@ -237,6 +237,11 @@ class Kernel:
     def take_membar(self, words, operands):
         self.emit("fence")
 
+    def take_fence(self, words, operands):
+        if words[1:] != ["acq_rel", "gpu"]:
+            raise Refused(".".join(words))
+        self.emit("fence")
+
     def take_bar(self, words, operands):
         if words[1] == "red" and operands[1] == "0":
             self.emit("bar." + words[2], self.place(operands[0], 32), self.place(operands[2], 8))
