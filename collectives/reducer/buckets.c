@@ -189,8 +189,9 @@ static tamis_status open_arrays(tamis_reducer *r) {
     r->bucket_of = tam_alloc_array(nsegments, sizeof r->bucket_of[0]);
     r->ready = tam_alloc_array(nsegments, sizeof r->ready[0]);
     r->places = tam_alloc_array(nsegments, sizeof r->places[0]);
+    r->usual = tam_alloc_array(nsegments, sizeof r->usual[0]);
     if (!r->buckets || !r->lengths || !r->shares || !r->norms || !r->picked || !r->bucket_of ||
-        !r->ready || !r->places)
+        !r->ready || !r->places || !r->usual)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u buckets of %u segments", nbuckets,
                         nsegments);
     return TAMIS_OK;
@@ -278,6 +279,7 @@ void tam_buckets_close(tamis_reducer *r) {
     tam_free(r->undo);
     tam_free(r->values);
     tam_free(r->indices);
+    tam_free(r->usual);
     tam_free(r->places);
     tam_free(r->ready);
     tam_free(r->bucket_of);

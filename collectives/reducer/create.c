@@ -31,14 +31,20 @@ static tamis_status read_update(tamis_reducer *r, const tamis_update *theirs) {
         tam_struct_copy("tamis_update", &r->update, sizeof r->update, sizeof r->update, theirs));
     if (tam_update_used(&r->update) <= TAM_UPDATE_match)
         r->update.match = 0.0;
+    if (r->update.rule == TAMIS_UPDATE_STEP) {
+        const tamis_update none = TAMIS_UPDATE_INIT;
+        r->update.beta1 = 0.0;
+        r->update.beta2 = none.beta2;
+        r->update.epsilon = none.epsilon;
+    }
     r->config.update = &r->update;
     return TAMIS_OK;
 }
 
-/* Adam divides every layer by its own scale, so norms grow as the roots of lengths: budgets by norm
- * would favour small layers over large ones. */
+/* Adam divides every layer by its own scale, as most optimizers do whose steps are given, so norms
+ * grow as the roots of lengths: budgets by norm would favour small layers over large ones. */
 static void even_out(tamis_reducer_config *c, const tamis_update *update) {
-    bool even = c->update && update->rule == TAMIS_UPDATE_ADAM;
+    bool even = c->update && update->rule != TAMIS_UPDATE_MOMENTUM;
     if (even)
         c->share = TAMIS_SHARE_LENGTH;
     if (!c->scheme)

@@ -168,6 +168,9 @@ struct tamis_reducer {
     bool *ready;             /* [nsegments] */
     tam_pair *places; /* [nplaces] address and segment of gradients given by segment, ascending */
     uint32_t nplaces;
+    uint64_t *usual;   /* [nsegments] their addresses in a step before, valid if has_usual */
+    bool has_usual;    /* ... in which all were given by segment */
+    bool usual_places; /* those of this step are there, so that `places` is empty */
     uint32_t launched; /* buckets */
     bool launching;    /* a thread is about to launch the next one; waiters wait for it */
     bool given_up;     /* the waiter has stopped waiting: no bucket may begin */

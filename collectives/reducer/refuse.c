@@ -117,11 +117,16 @@ static bool has_rows(const tamis_reducer *r) {
     return r->layout->nrowed > 0;
 }
 
+static bool has_moments(const tamis_reducer *r) {
+    return !r->config.update || r->first || r->second;
+}
+
 static bool in_graph(const tamis_reducer *r) {
     return r->in_graph;
 }
 
 static const char create[] = "tamis_reducer_create";
+static const char start[] = "tamis_reducer_start";
 static const char accumulate[] = "tamis_reducer_accumulate";
 static const char local[] = "tamis_local_create";
 static const char move[] = "tamis_reducer_move";
@@ -171,6 +176,16 @@ static const struct row {
     {{0, create, "update", "ranks_per_node",
       "nodes sum gradients, not the updates of ranks; use ranks_per_node 0"},
      update_and_nodes},
+    {{0, start, "step.before", "a reducer without update, or with moments",
+      "it takes steps that are made; use rule step, or momentum with beta1 0"},
+     has_moments},
+    {{0, start, "step.before", "output sparse",
+      "the result is applied to parameters; use output dense"},
+     sparse_output},
+    {{0, start, "step.before", "16-bit gradients", "parameters are float32; use float32"}, halves},
+    {{0, start, "step.before", "device cuda",
+      "its kernels take a step that is computed; use the gradient"},
+     on_device},
     {{0, accumulate, "a micro-batch", "scheme dense",
       "it has no residual; add up micro-batches before start"},
      dense},

@@ -57,10 +57,38 @@ static uint32_t find_place(const tamis_reducer *r, uint64_t key) {
     return low;
 }
 
+/* Gradients come to where they were in the step before, as a rule, and were then found to be apart:
+ * as long as all do, they need not be sorted. */
+static void begin_places(tamis_reducer *r) {
+    uint32_t nsegments = r->layout->nsegments;
+    if (!r->usual_places && r->nplaces == nsegments) {
+        for (uint32_t i = 0; i < nsegments; i++)
+            r->usual[r->places[i].value] = r->places[i].key;
+        r->has_usual = true;
+    }
+    r->usual_places = r->has_usual;
+    r->nplaces = 0;
+}
+
+/* One is elsewhere: sort those that came before it in this step. */
+static void leave_usual_places(tamis_reducer *r) {
+    if (!r->usual_places)
+        return;
+    r->usual_places = false;
+    for (uint32_t s = 0; r->started && s < r->layout->nsegments; s++) {
+        if (r->ready[s])
+            r->places[r->nplaces++] = (tam_pair){r->usual[s], s};
+    }
+    tam_sort(r->places, r->nplaces);
+}
+
 /* Check that a gradient given by segment is sound and overlaps no other. On failure the reducer
  * stays as it is. */
 static tamis_status place_segment(tamis_reducer *r, uint32_t segment, void *grad) {
     TAM_TRY(check_run(r, grad, segment_bytes(r, segment), r->layout->names[segment]));
+    if (r->usual_places && r->usual[segment] == (uintptr_t)grad)
+        return TAMIS_OK;
+    leave_usual_places(r);
     tam_pair own = {(uintptr_t)grad, segment};
     uint32_t at = find_place(r, own.key);
     if (at > 0)
@@ -86,6 +114,7 @@ static void withdraw_places(tamis_reducer *r) {
 /* The same for all segments that are not ready; sorts once, for there may be many. */
 static tamis_status place_others(tamis_reducer *r, void *const *grads) {
     tamis_status status = TAMIS_OK;
+    leave_usual_places(r);
     uint32_t count = r->nplaces;
     for (uint32_t s = 0; s < r->layout->nsegments; s++) {
         if (r->ready[s])
@@ -102,15 +131,66 @@ static tamis_status place_others(tamis_reducer *r, void *const *grads) {
     return status;
 }
 
+/* -- the parameters before -------------------------------------------------------------------- */
+
+static bool sound_rate(float rate) {
+    return rate == 0.0f || (isnormal(rate) && rate > 0.0f);
+}
+
+/* The segment's gradient is sound or will be refused. */
+static tamis_status check_before(const tamis_reducer *r, const tamis_step *step, uint32_t segment) {
+    const char *name = r->layout->names[segment];
+    uintptr_t before = (uintptr_t)step->before[segment], grad = (uintptr_t)step->grads[segment];
+    size_t bytes = segment_bytes(r, segment);
+    TAM_FENV_HELD();
+    if (!before)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: before of %s is NULL", name);
+    if (before % sizeof(float) != 0)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: before of %s is not %zu-byte aligned", name,
+                        sizeof(float));
+    if (before < grad + bytes && grad < before + bytes)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: before and the gradient of %s overlap",
+                        name);
+    if (!sound_rate(step->rates[segment]))
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_step: the rate of %s is %g, which is not 0 or a normal number "
+                        "above it",
+                        name, (double)step->rates[segment]);
+    return TAMIS_OK;
+}
+
+static tamis_status check_others_before(const tamis_reducer *r, const tamis_step *step) {
+    for (uint32_t s = 0; step->before && s < r->layout->nsegments; s++) {
+        if (!r->started || !r->ready[s])
+            TAM_TRY(check_before(r, step, s));
+    }
+    return TAMIS_OK;
+}
+
+/* What `before` needs of the step, and of the reducer. */
+static tamis_status check_moved(const tamis_reducer *r, const tamis_step *step) {
+    if (!step->before && !step->rates)
+        return TAMIS_OK;
+    if (!step->before || !step->rates)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: %s is NULL: set both of before and rates",
+                        step->before ? "rates" : "before");
+    if (!step->grads)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: before is by segment and needs grads");
+    if (step->scale != 1.0f)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: with before, scale must be 1: use rates");
+    return tam_refuse(r, "tamis_reducer_start");
+}
+
 /* -- arguments -------------------------------------------------------------------------------- */
 
 static tamis_status check_same(const tamis_reducer *r, const tamis_step *step) {
     const tamis_step *given = &r->given;
     if (step->grad == given->grad && step->grads == given->grads && step->scale == given->scale &&
-        step->stream == given->stream)
+        step->stream == given->stream && step->before == given->before &&
+        step->rates == given->rates)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_ARGUMENT,
-                    "rank %u: grad, grads, scale and stream must be the same in "
+                    "rank %u: grad, grads, scale, stream, before and rates must be the same in "
                     "all calls of a step",
                     r->comm->rank);
 }
@@ -124,14 +204,16 @@ static tamis_status check_scale(float scale) {
 
 static tamis_status read_step(const tamis_reducer *r, const tamis_step *theirs, const char *call,
                               tamis_step *out) {
+    enum { FIRST_VERSION = offsetof(tamis_step, before) };
     *out = (tamis_step)TAMIS_STEP_INIT;
     if (!r || !theirs)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, r ? "step" : "reducer");
     TAM_TRY(tam_comm_check(r->comm));
-    TAM_TRY(tam_struct_copy("tamis_step", out, sizeof *out, sizeof *out, theirs));
+    TAM_TRY(tam_struct_copy("tamis_step", out, sizeof *out, FIRST_VERSION, theirs));
     if (!out->grad == !out->grads)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: set exactly one of grad and grads");
     TAM_TRY(check_scale(out->scale));
+    TAM_TRY(check_moved(r, out));
     return r->started ? check_same(r, out) : TAMIS_OK;
 }
 
@@ -159,6 +241,8 @@ static void aim(tam_bucket *b, const tamis_step *step) {
         .type = r->config.grad_dtype,
         .decay = decays ? (float)r->config.residual_decay : 1.0f,
         .scale = step->scale,
+        .before = step->before ? step->before + b->first_segment : NULL,
+        .rates = step->rates ? step->rates + b->first_segment : NULL,
         .clear = r->config.output == TAMIS_OUTPUT_DENSE,
         .mine = tam_part_of(&b->division, r->step, r->rank),
         .thresholds = b->control.thresholds,
@@ -245,9 +329,10 @@ static tamis_status check_start(tamis_reducer *r, const tamis_step *step) {
                         r->comm->rank);
     if (step->grad)
         return check_flat(r, step);
+    TAM_TRY(check_others_before(r, step));
     if (!r->started) {
         memset(r->ready, 0, r->layout->nsegments * sizeof r->ready[0]);
-        r->nplaces = 0;
+        begin_places(r);
     }
     return place_others(r, step->grads);
 }
@@ -297,8 +382,10 @@ static tamis_status mark_ready(tamis_reducer *r, uint32_t segment, const tamis_s
     tamis_step own;
     TAM_TRY(read_step(r, step, "tamis_reducer_ready", &own));
     TAM_TRY(check_ready(r, segment));
+    if (own.before)
+        TAM_TRY(check_before(r, &own, segment));
     if (!r->started)
-        r->nplaces = 0;
+        begin_places(r);
     if (own.grads)
         TAM_TRY(place_segment(r, segment, own.grads[segment]));
     else if (!r->started)

@@ -12,12 +12,12 @@
 /* -- options ---------------------------------------------------------------------------------- */
 
 uint32_t tam_update_used(const tamis_update *u) {
-    return u->rule == TAMIS_UPDATE_ADAM ? TAM_UPDATE_COUNT : TAM_UPDATE_beta2;
+    return u->rule == TAMIS_UPDATE_MOMENTUM ? TAM_UPDATE_beta2 : TAM_UPDATE_COUNT;
 }
 
 bool tam_update_masks(const tamis_reducer *r) {
-    return r->config.update && r->update.rule == TAMIS_UPDATE_MOMENTUM && r->first &&
-           !tam_scheme_whole(r->scheme);
+    return r->config.update && r->update.rule == TAMIS_UPDATE_MOMENTUM && r->update.beta1 > 0.0 &&
+           !tam_scheme_whole(r->scheme) && r->config.density < TAM_MOMENTUM_KEPT;
 }
 
 /* -- a pass ----------------------------------------------------------------------------------- */
@@ -87,7 +87,11 @@ void tam_update_complete(tamis_reducer *r, tamis_reducer_config *c) {
 }
 
 void tam_update_follow(tamis_reducer *r) {
-    double decay;
-    if (r->scale_follows)
-        tam_update_advise((double)r->k / (double)r->layout->length, &r->update, &decay);
+    double density = (double)r->k / (double)r->layout->length, decay;
+    if (!r->scale_follows)
+        return;
+    if (r->update.rule != TAMIS_UPDATE_MOMENTUM)
+        tam_update_advise(density, &r->update, &decay);
+    else if (tam_update_masks(r)) /* as decided when it was created */
+        r->update.scale = tam_momentum_scale(density, r->update.beta1);
 }

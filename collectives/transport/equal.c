@@ -4,6 +4,8 @@
  */
 #include "collectives/transport/consensus.h"
 
+#include "lib/base/hash.h"
+
 #include <stdio.h>
 #include <xxhash.h>
 
@@ -93,4 +95,8 @@ tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t b
     else
         mine.hash = XXH3_128bits(data ? data : "", bytes);
     return tam_consensus_run(comm, &mine, sizeof mine, judge, 0);
+}
+
+uint64_t tamis_hash(const void *data, size_t bytes) {
+    return tam_hash(data ? data : "", data ? bytes : 0);
 }

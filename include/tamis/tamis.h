@@ -352,6 +352,9 @@ TAMIS_CHECKED tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waitin
  */
 TAMIS_CHECKED tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t bytes);
 
+/** XXH3, 64 bits: to compare much at once, by check_equal of many hashes. NULL: of nothing. */
+TAMIS_API uint64_t tamis_hash(const void *data, size_t bytes);
+
 /** Who is left, for tamis_comm_shrink. */
 typedef struct tamis_shrink {
     size_t size;
@@ -620,9 +623,13 @@ typedef enum tamis_update_rule {
     TAMIS_UPDATE_ADAM = 0,    /* m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, and
                                  u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon).
                                  With beta1 = 0 there is no m: u = g / (sqrt(...) + epsilon) */
-    TAMIS_UPDATE_MOMENTUM = 1 /* m = beta1 m + g, u = m; m is cleared where it was applied: momentum
-                                 correction and factor masking of Deep Gradient Compression. With
-                                 beta1 = 0 there is no m: u = g */
+    TAMIS_UPDATE_MOMENTUM = 1, /* m = beta1 m + g, u = m; m is cleared where it was applied:
+                                  momentum correction and factor masking of Deep Gradient
+                                  Compression. It is not where the reducer is created with a density
+                                  of 40 % or more: there it is SGD's momentum. With beta1 = 0 there
+                                  is no m: u = g */
+    TAMIS_UPDATE_STEP = 2      /* u = g: the caller gives the step of an optimizer of its own, in
+                                  units of the learning rate, in place of a gradient. No moments */
 } tamis_update_rule;
 
 /**
@@ -641,7 +648,8 @@ typedef enum tamis_update_rule {
  * An entry that is not finite, or whose square is not, changes neither m nor v nor the residual,
  * and counts as a bad one. The finite entries of a step that is then skipped have changed them.
  *
- * Memory:      m and v on the device, 4 bytes per element each (beta1 = 0: no m; momentum: no v)
+ * Memory:      m and v on the device, 4 bytes per element each (beta1 = 0: no m; momentum: no v;
+ *              step: neither)
  * Cost:        one pass, 28 bytes per element (32 with dense output, 8 less without m or v)
  * Unsupported: scheme dense, segments with rows, tamis_reducer_accumulate: add micro-batches up in
  *              the gradient. With exchange auto all buckets are union
@@ -650,7 +658,8 @@ typedef enum tamis_update_rule {
 typedef struct tamis_update {
     size_t size;
     tamis_update_rule rule;
-    double beta1;   /* in [0, 1); -1: as advised for the density the reducer is created with */
+    double beta1;   /* in [0, 1); -1: as advised for the density the reducer is created with; not
+                       for rule step */
     double beta2;   /* in [0, 1); adam only */
     double epsilon; /* 1e-38 to 1e38; adam only */
     double scale;   /* 1e-6 to 1e6: factor on the result, since the few chosen entries need a larger
@@ -660,7 +669,7 @@ typedef struct tamis_update {
                        is the most that it may be: match * sqrt(E |u|^2 / max(E |q|^2, |q|^2)), u
                        the residual that a rank picks from, q what is applied, before the scale; E
                        is over ranks, and over steps with weight 0.05; |q| alone of this step. So no
-                       step is longer than `match` times a rank's own. adam only */
+                       step is longer than `match` times a rank's own. adam and step */
 } tamis_update;
 
 #define TAMIS_UPDATE_INIT                                                                          \
@@ -681,7 +690,9 @@ typedef struct tamis_update {
  *
  * Between the columns, log(scale) is linear in log(density). Below the last column, that column
  * holds; above the first, the scale goes to 1 at density 1. All machines give the same bits. Rule
- * momentum: beta1 0.9, scale 1, residual_decay 1.
+ * momentum: beta1 0.9, residual_decay 1, and the scale with which the rate of a dense run suits: 1
+ * from 40 % on, 5.0 at 30 %, 2.4 at 10 %, 1.1 at 1 % (docs/fidelity.md). Rule step: as Adam with
+ * beta1 above 0, which is itself 0.
  *
  * Tune the scale like a learning rate. These values are small enough for the three transformers of
  * docs/fidelity.md: twice as much would lower the loss of the smallest by one percent and ruin the
@@ -853,14 +864,34 @@ TAMIS_CHECKED tamis_status tamis_reducer_set_density(tamis_reducer *reducer, dou
 /* ------------------------------------------------------------------------------------------- */
 /* 6. Steps                                                                                     */
 
-/** One step: where the gradient is. Exactly one of `grad` and `grads` is set. Each rank may choose
- * either; the result is the same. */
+/**
+ * One step: where the gradient is. Exactly one of `grad` and `grads` is set. Each rank may choose
+ * either; the result is the same.
+ *
+ * An update without moments (rule step, or momentum with beta1 0) takes the step of an optimizer
+ * that the caller runs. With `before` the caller need not compute it: grads[i] are the parameters
+ * after that step and before[i] a copy from before it, or what weight decay alone makes of that, if
+ * it is apart from the gradient.
+ *
+ *     start     u = (before - grads) * (1 / rate), or 0 where the rate is; grads = before
+ *     wait      grads = before - rate * x     where x, the result, is not 0
+ *
+ * Every operation is rounded, so that ranks with the same `before` end with the same bits. After a
+ * step without result, and wherever the rate is 0, grads[i] is before[i]; if the communicator is
+ * lost, it is that or, in buckets that were not begun, still what the step has made.
+ */
 typedef struct tamis_step {
     size_t size;
     void *grad;         /* [in,out] config.grad_dtype[n], aligned to an element */
     void *const *grads; /* [in,out] one pointer per segment, grad_dtype[length of the segment] */
     float scale;        /* factor on the gradient when it is accumulated (1) */
     void *stream;       /* CUDA: the cudaStream_t that produces the gradient; NULL: the default */
+    const float *const *before; /* [in] NULL, or one pointer per segment, float32[length of the
+                                   segment], apart from its gradient, only read. Needs an update
+                                   without moments, device cpu, grad_dtype float32, dense output,
+                                   `grads`, and scale 1 */
+    const float *rates; /* [in] with before: the learning rate of each segment, 0 or a normal number
+                           above 0, in the units of the optimizer */
 } tamis_step;
 
 #define TAMIS_STEP_INIT TAMIS_INIT(tamis_step, TAMIS_SET(scale, 1.0f))
@@ -878,11 +909,11 @@ typedef struct tamis_step {
  *                                      returns at once if the communicator works in stream order
  *                                      (nccl) and messages have a fixed size (section 5); else it
  *                                      waits for the pass, whose input `stream` produced
- * Cost:       one pass, 12 bytes per element (16 with dense output; 2 and 4 less for 16-bit
- *             gradients); no allocation
+ * Cost:       one pass, 12 bytes per element (16 with dense output, 20 with step.before; 2 and 4
+ *             less for 16-bit gradients); no allocation
  * Errors:     ARGUMENT, STATE, UNSUPPORTED (a captured stream where the host must drive, or with
- *             updates of rule adam): no effect; the comm's status if it is poisoned: no effect;
- *             DEVICE, TRANSPORT, TIMEOUT: the comm
+ *             updates of rule adam; step.before, see there): no effect; the comm's status if it is
+ *             poisoned: no effect; DEVICE, TRANSPORT, TIMEOUT: the comm
  * Source:     error feedback as in Deep Gradient Compression (arXiv 1712.01887) without momentum
  *             correction; zeroing at the union after the exchange as in MiCRO (arXiv 2310.00967)
  */
@@ -982,9 +1013,9 @@ TAMIS_API const char *tamis_reducer_driver(const tamis_reducer *reducer, const c
  * The gradient of one segment is complete; it belongs to the library until wait.
  *
  * The first call begins a step. All calls of a step, and start, give the same `grad` or `grads`,
- * `scale` and `stream`; of `grads` only this segment's pointer is read. When this completes the
- * bucket whose turn it is, that bucket is accumulated (worker `caller`: here) and its exchange
- * begins; so are any later buckets that waited for it.
+ * `scale`, `stream`, `before` and `rates`; of lists only this segment's entry is read. When this
+ * completes the bucket whose turn it is, that bucket is accumulated (worker `caller`: here) and its
+ * exchange begins; so are any later buckets that waited for it.
  *
  * Collective: no: any order, which may differ between ranks, within one reducer
  * Cost:       less than a microsecond if no bucket begins; no allocation

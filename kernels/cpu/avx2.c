@@ -123,18 +123,35 @@ INLINE void prefetch(const float *block) {
         __builtin_prefetch((const void *)((uintptr_t)(block + v * LINE) + AHEAD * sizeof *block));
 }
 
+/* The gradient, or what a step has changed. */
+INLINE __m256 take(const float *grad, const float *before, tam_tile_end end) {
+    __m256 g = _mm256_loadu_ps(grad);
+    return end == TAM_TILE_RESTORES ? _mm256_sub_ps(_mm256_loadu_ps(before), g) : g;
+}
+
+/* What the pass leaves in the gradient. */
+INLINE void leave(float *grad, const float *before, tam_tile_end end) {
+    if (end == TAM_TILE_CLEARS)
+        _mm256_storeu_ps(grad, _mm256_setzero_ps());
+    if (end == TAM_TILE_RESTORES)
+        _mm256_storeu_ps(grad, _mm256_loadu_ps(before));
+}
+
 /* One block. @param s  [out]  the new acc */
 INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
-                             bool clear, tam_tile_out *out, __m256 s[VECTORS]) {
+                             tam_tile_end end, tam_tile_out *out, __m256 s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
+    const float *before = end == TAM_TILE_RESTORES ? job->before + at : grad;
     const __m256 scale = _mm256_set1_ps(job->scale), decay = _mm256_set1_ps(job->decay);
     const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
     if (!rule) { /* an update computes rather than waits */
         prefetch(acc);
         prefetch(grad);
+        if (end == TAM_TILE_RESTORES)
+            prefetch(before);
     }
     for (int v = 0; v < VECTORS; v++) {
-        __m256 g = _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH));
+        __m256 g = _mm256_mul_ps(scale, take(grad + v * WIDTH, before + v * WIDTH, end));
         if (rule)
             g = made(rule, at + (uint32_t)v * WIDTH, g);
         s[v] = _mm256_add_ps(remember(acc + v * WIDTH, decay), g);
@@ -147,8 +164,7 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule,
     }
     for (int v = 0; v < VECTORS; v++) {
         _mm256_storeu_ps(acc + v * WIDTH, s[v]);
-        if (clear)
-            _mm256_storeu_ps(grad + v * WIDTH, _mm256_setzero_ps());
+        leave(grad + v * WIDTH, before + v * WIDTH, end);
     }
 }
 
@@ -175,15 +191,15 @@ INLINE float fold(const __m256 u[2 * VECTORS]) {
 }
 
 INLINE float accumulate_chunk(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
-                              bool clear, tam_tile_out *out) {
+                              tam_tile_end end, tam_tile_out *out) {
     __m256 s[VECTORS], u[2 * VECTORS];
     if (rule) /* the loop is so long that compilers do not see that the first row sets u */
         memset(u, 0, sizeof u);
 #pragma GCC unroll 1
     for (uint32_t i = 0; i < TAM_TILE_CHUNK; i += 2 * BLOCK) {
-        accumulate_block(job, rule, at + i, clear, out, s);
+        accumulate_block(job, rule, at + i, end, out, s);
         square(s, i == 0, u);
-        accumulate_block(job, rule, at + i + BLOCK, clear, out, s);
+        accumulate_block(job, rule, at + i + BLOCK, end, out, s);
         square(s, i == 0, u + VECTORS);
     }
     return fold(u);
@@ -202,15 +218,15 @@ static float sum_tail(const float *s, uint32_t length) {
 }
 
 INLINE void accumulate(const tam_tile_job *job, const tam_optimizer *rule, tam_tile_out *out,
-                       bool clear) {
+                       tam_tile_end end) {
     uint32_t at = 0, begin;
     for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK)
-        out->sum += (double)accumulate_chunk(job, rule, at, clear, out);
+        out->sum += (double)accumulate_chunk(job, rule, at, end, out);
     if (at == job->length)
         return;
     for (begin = at; at + BLOCK <= job->length; at += BLOCK) {
         __m256 s[VECTORS];
-        accumulate_block(job, rule, at, clear, out, s);
+        accumulate_block(job, rule, at, end, out, s);
     }
     tam_tail_accumulate(job, rule, at, out);
     out->sum += (double)sum_tail(job->acc + begin, job->length - begin);
@@ -232,26 +248,32 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
 }
 
 static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, NULL, out, false);
+    accumulate(job, NULL, out, TAM_TILE_KEEPS);
 }
 
 static void accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, NULL, out, true);
+    accumulate(job, NULL, out, TAM_TILE_CLEARS);
+}
+
+static void accumulate_restore(const tam_tile_job *job, tam_tile_out *out) {
+    accumulate(job, NULL, out, TAM_TILE_RESTORES);
 }
 
 static void update_keep(const tam_tile_job *job, tam_tile_out *out) {
     const tam_optimizer rule = tam_tile_rule(job);
-    accumulate(job, &rule, out, false);
+    accumulate(job, &rule, out, TAM_TILE_KEEPS);
 }
 
 static void update_clear(const tam_tile_job *job, tam_tile_out *out) {
     const tam_optimizer rule = tam_tile_rule(job);
-    accumulate(job, &rule, out, true);
+    accumulate(job, &rule, out, TAM_TILE_CLEARS);
 }
 
 void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad)
         search(job, out);
+    else if (job->before)
+        accumulate_restore(job, out);
     else if (job->optimizer && job->clear)
         update_clear(job, out);
     else if (job->optimizer)

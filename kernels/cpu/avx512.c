@@ -148,17 +148,22 @@ INLINE __m512 made(const tam_optimizer *p, uint32_t at, bool whole, __mmask16 ma
 }
 
 /* One block, of job->length - at entries unless it is whole. @param s  [out]  the new acc */
-INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, bool update,
+INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, tam_tile_end end, bool update,
                              bool whole, cursor *c, __m512 s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
     uint32_t left = job->length - at;
-    __m512 a[VECTORS];
+    __m512 a[VECTORS], b[VECTORS]; /* b: what the pass leaves in the gradient */
     __m512i m[VECTORS];
     __mmask16 mask[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
         mask[v] = whole ? 0xffff : mask_of(left, (uint32_t)v);
         a[v] = _mm512_mul_ps(c->decay, load(acc + v * WIDTH, whole, mask[v]));
-        s[v] = _mm512_mul_ps(c->scale, load(grad + v * WIDTH, whole, mask[v]));
+        b[v] = end == TAM_TILE_RESTORES ? load(job->before + at + v * WIDTH, whole, mask[v])
+                                        : _mm512_setzero_ps();
+        s[v] = load(grad + v * WIDTH, whole, mask[v]);
+        if (end == TAM_TILE_RESTORES)
+            s[v] = _mm512_sub_ps(b[v], s[v]);
+        s[v] = _mm512_mul_ps(c->scale, s[v]);
         if (update)
             s[v] = made(&c->rule, at + (uint32_t)v * WIDTH, whole, mask[v], s[v]);
         s[v] = _mm512_add_ps(a[v], s[v]);
@@ -174,8 +179,8 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, b
         append(m, job->base + at, c);
     for (int v = 0; v < VECTORS; v++) {
         store(acc + v * WIDTH, s[v], whole, mask[v]);
-        if (clear)
-            store(grad + v * WIDTH, _mm512_setzero_ps(), whole, mask[v]);
+        if (end != TAM_TILE_KEEPS)
+            store(grad + v * WIDTH, b[v], whole, mask[v]);
     }
 }
 
@@ -196,17 +201,17 @@ INLINE float fold(const __m512 u[2 * VECTORS]) {
 }
 
 /* A chunk of 512. Not unrolled further: prefetchers track the strides of few instructions only. */
-INLINE float accumulate_chunk(const tam_tile_job *job, uint32_t begin, bool clear, bool update,
-                              cursor *c) {
+INLINE float accumulate_chunk(const tam_tile_job *job, uint32_t begin, tam_tile_end end,
+                              bool update, cursor *c) {
     __m512 s[VECTORS], u[2 * VECTORS];
     const uint32_t *first = c->index;
     for (int v = 0; v < 2 * VECTORS; v++)
         u[v] = _mm512_setzero_ps();
 #pragma GCC unroll 1
     for (uint32_t at = begin; at < begin + TAM_TILE_CHUNK; at += 2 * BLOCK) {
-        accumulate_block(job, at, clear, update, true, c, s);
+        accumulate_block(job, at, end, update, true, c, s);
         square(s, u);
-        accumulate_block(job, at + BLOCK, clear, update, true, c, s);
+        accumulate_block(job, at + BLOCK, end, update, true, c, s);
         square(s, u + VECTORS);
     }
     c->many = c->index - first > MANY;
@@ -214,14 +219,14 @@ INLINE float accumulate_chunk(const tam_tile_job *job, uint32_t begin, bool clea
 }
 
 /* The last entries of a tile, fewer than a chunk. */
-INLINE float accumulate_tail(const tam_tile_job *job, uint32_t begin, bool clear, bool update,
+INLINE float accumulate_tail(const tam_tile_job *job, uint32_t begin, tam_tile_end end, bool update,
                              cursor *c) {
     __m512 u[2 * VECTORS];
     for (int v = 0; v < 2 * VECTORS; v++)
         u[v] = _mm512_setzero_ps();
     for (uint32_t at = begin; at < job->length; at += BLOCK) {
         __m512 s[VECTORS];
-        accumulate_block(job, at, clear, update, false, c, s);
+        accumulate_block(job, at, end, update, false, c, s);
         square(s, (at - begin) / BLOCK % 2 ? u + VECTORS : u);
     }
     return fold(u);
@@ -240,14 +245,14 @@ INLINE cursor begin(const tam_tile_job *job, const tam_tile_out *out, bool updat
     };
 }
 
-INLINE void accumulate(const tam_tile_job *job, tam_tile_out *out, bool clear, bool update) {
+INLINE void accumulate(const tam_tile_job *job, tam_tile_out *out, tam_tile_end end, bool update) {
     cursor c = begin(job, out, update);
     double sum = out->sum;
     uint32_t at = 0;
     for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK)
-        sum += (double)accumulate_chunk(job, at, clear, update, &c);
+        sum += (double)accumulate_chunk(job, at, end, update, &c);
     if (at < job->length)
-        sum += (double)accumulate_tail(job, at, clear, update, &c);
+        sum += (double)accumulate_tail(job, at, end, update, &c);
     out->sum = sum;
     out->nonfinite += c.nonfinite;
     out->count = (size_t)(c.index - out->index);
@@ -274,24 +279,30 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
 }
 
 static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, false, false);
+    accumulate(job, out, TAM_TILE_KEEPS, false);
 }
 
 static void accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, true, false);
+    accumulate(job, out, TAM_TILE_CLEARS, false);
+}
+
+static void accumulate_restore(const tam_tile_job *job, tam_tile_out *out) {
+    accumulate(job, out, TAM_TILE_RESTORES, false);
 }
 
 static void update_keep(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, false, true);
+    accumulate(job, out, TAM_TILE_KEEPS, true);
 }
 
 static void update_clear(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, true, true);
+    accumulate(job, out, TAM_TILE_CLEARS, true);
 }
 
 void tam_tile_avx512(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad)
         search(job, out);
+    else if (job->before)
+        accumulate_restore(job, out);
     else if (job->optimizer && job->clear)
         update_clear(job, out);
     else if (job->optimizer)

@@ -206,17 +206,38 @@ static void scatter_narrow(uint16_t *to, tamis_dtype type, const uint32_t *indic
     }
 }
 
-/* Each segment has a gradient of its own. */
-static void scatter_segments(const tam_grid *grid, const tam_accumulate *target,
-                             const uint32_t *indices, size_t count, const float *values) {
-    size_t i = 0, bytes = tam_type_bytes(target->type);
+/* Entries of one segment, which has a gradient of its own. */
+static void scatter_segment(const tam_accumulate *target, uint32_t segment, const uint32_t *indices,
+                            size_t count, const float *values) {
+    size_t bytes = tam_type_bytes(target->type);
+    unsigned char *to = target->grads[segment];
+    uint32_t begin = target->seg_begin[segment];
+    for (size_t i = 0; i < count; i++)
+        tam_narrow(&values[i], 1, target->type, to + (indices[i] - begin) * bytes);
+}
+
+/* The pass has left in the gradient what the segment was before the step. */
+static void descend_segment(const tam_accumulate *target, uint32_t segment, const uint32_t *indices,
+                            size_t count, const float *values) {
+    float *to = target->grads[segment], rate = target->rates[segment];
+    uint32_t begin = target->seg_begin[segment];
+    for (size_t i = 0; rate != 0.0f && i < count; i++) {
+        __builtin_prefetch(&to[ahead(indices, i, count) - begin], 1);
+        to[indices[i] - begin] -= rate * values[i];
+    }
+}
+
+static void apply_segments(const tam_grid *grid, const tam_accumulate *target,
+                           const uint32_t *indices, size_t count, const float *values) {
+    size_t i = 0;
     for (uint32_t g = 0; g < grid->ngroups && i < count; g++) {
         const tam_group *group = &grid->groups[g];
-        unsigned char *to = target->grads[group->segment];
-        uint32_t begin = target->seg_begin[group->segment];
-        uint64_t end = (uint64_t)group->begin + group->length;
-        for (; i < count && indices[i] < end; i++)
-            tam_narrow(&values[i], 1, target->type, to + (indices[i] - begin) * bytes);
+        size_t end = tam_first_from(indices, i, count, (uint64_t)group->begin + group->length);
+        if (target->before)
+            descend_segment(target, group->segment, indices + i, end - i, values + i);
+        else
+            scatter_segment(target, group->segment, indices + i, end - i, values + i);
+        i = end;
     }
 }
 
@@ -230,7 +251,7 @@ static tamis_status cpu_apply(void *self, const tam_accumulate *target, const ui
     else if (target->grad)
         scatter(target->grad, indices, count, values);
     else if (target->grads)
-        scatter_segments(cpu->grid, target, indices, count, values);
+        apply_segments(cpu->grid, target, indices, count, values);
     return TAMIS_OK;
 }
 

@@ -110,12 +110,28 @@ INLINE float32x4_t made(const tam_optimizer *p, uint32_t at, float32x4_t g) {
     return vbslq_f32(bad, vdupq_n_f32(INFINITY), u);
 }
 
+/* The gradient, or what a step has changed. */
+INLINE float32x4_t take(const float *grad, const float *before, bool restores) {
+    float32x4_t g = vld1q_f32(grad);
+    return restores ? vsubq_f32(vld1q_f32(before), g) : g;
+}
+
+/* What the pass leaves in the gradient. */
+INLINE void leave(const tam_tile_job *job, uint32_t at, bool restores) {
+    if (restores)
+        memcpy(job->grad + at, job->before + at, BLOCK * sizeof job->grad[0]);
+    else if (job->clear)
+        memset(job->grad + at, 0, BLOCK * sizeof job->grad[0]);
+}
+
 /* One block. @param s  [out]  the new acc */
 INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
-                             tam_tile_out *out, float32x4_t s[VECTORS]) {
+                             bool restores, tam_tile_out *out, float32x4_t s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
+    const float *before = restores ? job->before + at : grad;
     for (int v = 0; v < VECTORS; v++) {
-        float32x4_t g = vmulq_n_f32(vld1q_f32(grad + v * WIDTH), job->scale);
+        float32x4_t g =
+            vmulq_n_f32(take(grad + v * WIDTH, before + v * WIDTH, restores), job->scale);
         if (rule)
             g = made(rule, at + (uint32_t)v * WIDTH, g);
         s[v] = vaddq_f32(remember(acc + v * WIDTH, job->decay), g);
@@ -128,8 +144,7 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule,
     }
     for (int v = 0; v < VECTORS; v++)
         vst1q_f32(acc + v * WIDTH, s[v]);
-    if (job->clear)
-        memset(grad, 0, BLOCK * sizeof grad[0]);
+    leave(job, at, restores);
 }
 
 /* Add the squares of a block, which is half a row of its chunk. */
@@ -149,14 +164,14 @@ INLINE float fold(float32x4_t u[2 * VECTORS]) {
 }
 
 INLINE float accumulate_chunk(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
-                              tam_tile_out *out) {
+                              bool restores, tam_tile_out *out) {
     float32x4_t s[VECTORS], u[2 * VECTORS];
     memset(u, 0, sizeof u);
 #pragma GCC unroll 1
     for (uint32_t i = 0; i < TAM_TILE_CHUNK; i += 2 * BLOCK) {
-        accumulate_block(job, rule, at + i, out, s);
+        accumulate_block(job, rule, at + i, restores, out, s);
         square(s, u);
-        accumulate_block(job, rule, at + i + BLOCK, out, s);
+        accumulate_block(job, rule, at + i + BLOCK, restores, out, s);
         square(s, u + VECTORS);
     }
     return fold(u);
@@ -175,15 +190,16 @@ static float sum_tail(const float *s, uint32_t length) {
     return fold(u);
 }
 
-INLINE void accumulate(const tam_tile_job *job, const tam_optimizer *rule, tam_tile_out *out) {
+INLINE void accumulate(const tam_tile_job *job, const tam_optimizer *rule, bool restores,
+                       tam_tile_out *out) {
     uint32_t at = 0, begin;
     for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK)
-        out->sum += (double)accumulate_chunk(job, rule, at, out);
+        out->sum += (double)accumulate_chunk(job, rule, at, restores, out);
     if (at == job->length)
         return;
     for (begin = at; at + BLOCK <= job->length; at += BLOCK) {
         float32x4_t s[VECTORS];
-        accumulate_block(job, rule, at, out, s);
+        accumulate_block(job, rule, at, restores, out, s);
     }
     tam_tail_accumulate(job, rule, at, out);
     out->sum += (double)sum_tail(job->acc + begin, job->length - begin);
@@ -206,11 +222,13 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
 void tam_tile_neon(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad) {
         search(job, out);
+    } else if (job->before) {
+        accumulate(job, NULL, true, out);
     } else if (job->optimizer) {
         const tam_optimizer rule = tam_tile_rule(job);
-        accumulate(job, &rule, out);
+        accumulate(job, &rule, false, out);
     } else {
-        accumulate(job, NULL, out);
+        accumulate(job, NULL, false, out);
     }
 }
 

@@ -135,21 +135,37 @@ static void make(const tam_tile_job *job, uint32_t at, uint32_t length, float *t
         make_momentum(&p, job->scale, length, grad, p.first + at, to);
 }
 
+INLINE void make_moved(const tam_tile_job *job, uint32_t at, uint32_t length, float *to) {
+    const float *before = job->before + at, *grad = job->grad + at, scale = job->scale;
+    for (uint32_t l = 0; l < length; l++)
+        to[l] = scale * (before[l] - grad[l]);
+}
+
+/* What the pass leaves in the gradient. */
+INLINE void end_block(const tam_tile_job *job, uint32_t at, uint32_t length) {
+    if (job->before)
+        memcpy(job->grad + at, job->before + at, length * sizeof job->grad[0]);
+    else if (job->clear)
+        memset(job->grad + at, 0, length * sizeof job->grad[0]);
+}
+
 INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, uint32_t length,
                              tam_tile_out *out) {
     float s[BLOCK], made[BLOCK];
-    float *acc = job->acc + at, *grad = job->grad + at;
-    if (job->optimizer)
+    float *acc = job->acc + at;
+    bool makes = job->optimizer || job->before;
+    if (job->before)
+        make_moved(job, at, length, made);
+    else if (job->optimizer)
         make(job, at, length, made);
-    if (add(acc, job->optimizer ? made : grad, job->decay, job->optimizer ? 1.0f : job->scale,
-            length, (int32_t)job->threshold, s)) {
+    if (add(acc, makes ? made : job->grad + at, job->decay, makes ? 1.0f : job->scale, length,
+            (int32_t)job->threshold, s)) {
         if (any(s, length, (int32_t)TAM_INFINITE_BITS))
             out->nonfinite += keep_finite(acc, job->decay, length, s);
         append(s, length, job->base + at, job->threshold, out);
     }
     memcpy(acc, s, length * sizeof s[0]);
-    if (job->clear)
-        memset(grad, 0, length * sizeof grad[0]);
+    end_block(job, at, length);
 }
 
 static void accumulate(const tam_tile_job *job, tam_tile_out *out) {

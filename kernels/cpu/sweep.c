@@ -112,6 +112,30 @@ static void run_narrow(const tam_tile_level *level, const tam_tile_job *tile, ta
     }
 }
 
+/* A tile whose segment has rate 0 is given a gradient of zeros, whatever it holds. */
+static void run_still(const tam_tile_level *level, const tam_tile_job *tile, tam_tile_out *out) {
+    tam_tile_job one = *tile;
+    size_t bytes = tile->length * sizeof tile->grad[0];
+    one.before = NULL;
+    memset(one.grad, 0, bytes);
+    level->run(&one, out);
+    memcpy(one.grad, tile->before, bytes);
+}
+
+/* A tile of what a step of the caller's optimizer has changed. */
+static void run_moved(const tam_sweep *s, const tam_accumulate *job, const tam_tile *tile,
+                      tam_tile_job *one, tam_tile_out *out) {
+    uint32_t segment = s->grid->groups[tile->group].segment;
+    float rate = job->rates[segment];
+    one->before = job->before[segment] + (tile->begin - job->seg_begin[segment]);
+    one->clear = false;
+    one->scale = rate != 0.0f ? 1.0f / rate : 1.0f;
+    if (rate != 0.0f)
+        s->level->run(one, out);
+    else
+        run_still(s->level, one, out);
+}
+
 static void run_held(tam_sweep *s, const tam_accumulate *job, tam_span span, tam_lane *lane) {
     tam_tile_out out = {.index = lane->index, .magnitude = lane->magnitude};
     for (uint32_t t = span.first; t < span.end; t++) {
@@ -132,7 +156,9 @@ static void run_held(tam_sweep *s, const tam_accumulate *job, tam_span span, tam
         if (!grad && !select)
             continue;
         out.sum = 0.0;
-        if (grad && job->type != TAMIS_DTYPE_FLOAT32)
+        if (grad && job->before)
+            run_moved(s, job, tile, &one, &out);
+        else if (grad && job->type != TAMIS_DTYPE_FLOAT32)
             run_narrow(s->level, &one, job->type, grad, &out);
         else
             s->level->run(&one, &out);

@@ -23,13 +23,14 @@ static inline void tam_tail_append(float x, uint32_t index, uint32_t threshold, 
 static inline void tam_tail_accumulate(const tam_tile_job *job, const tam_optimizer *rule,
                                        uint32_t at, tam_tile_out *out) {
     for (; at < job->length; at++) {
-        float g = job->scale * job->grad[at], kept = job->decay * job->acc[at];
+        float moved = job->before ? job->before[at] - job->grad[at] : job->grad[at];
+        float g = job->scale * moved, kept = job->decay * job->acc[at];
         float s = kept + (rule ? tam_optimizer_take(rule, at, g) : g);
         bool finite = tam_magnitude(s) < TAM_INFINITE_BITS;
         job->acc[at] = finite ? s : kept;
         out->nonfinite += !finite;
-        if (job->clear)
-            job->grad[at] = 0.0f;
+        if (job->clear || job->before)
+            job->grad[at] = job->before ? job->before[at] : 0.0f;
         tam_tail_append(job->acc[at], job->base + at, job->threshold, out);
     }
 }

@@ -5,8 +5,9 @@
  *
  *     a = decay * acc[i]                    multiply, then add, each rounded to nearest
  *     s = a + scale * grad[i]         or a + the optimizer's step, see optimizer.h
+ *                                     or a + scale * (before[i] - grad[i])
  *     if s is not finite:  s = a, count it
- *     acc[i] = s;  grad[i] = 0 if asked
+ *     acc[i] = s;  grad[i] = 0 if asked, or before[i]
  *     if bits(|s|) >= threshold: append (base + i, bits(|s|)), NaN and Inf in acc included
  *     sum of s * s in the order below
  *
@@ -44,8 +45,9 @@ typedef struct tam_tile_job {
     bool clear;
     const tam_optimizer *optimizer; /* NULL: the gradient is added as it is */
     uint32_t length;
-    uint32_t base;      /* index of the first element */
-    uint32_t threshold; /* magnitude bits, 1 to TAM_INFINITE_BITS; the latter: no candidates */
+    uint32_t base;       /* index of the first element */
+    uint32_t threshold;  /* magnitude bits, 1 to TAM_INFINITE_BITS; the latter: no candidates */
+    const float *before; /* NULL; else without `clear` and `optimizer` */
 } tam_tile_job;
 
 /** Candidates are appended at index[count], magnitude[count]; there is room for `length` entries
@@ -57,6 +59,9 @@ typedef struct tam_tile_out {
     uint64_t nonfinite; /* [in,out] entries where s was not finite; a search does not change it */
     double sum;         /* [in,out] of squares, chunk by chunk; a search does not change it */
 } tam_tile_out;
+
+/** What a pass leaves in the gradient. A constant where it is used, so that no kernel asks. */
+typedef enum tam_tile_end { TAM_TILE_KEEPS, TAM_TILE_CLEARS, TAM_TILE_RESTORES } tam_tile_end;
 
 /** The optimizer of a job, with moments that begin at the first element of the tile. */
 static inline tam_optimizer tam_tile_rule(const tam_tile_job *job) {

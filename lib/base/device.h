@@ -76,6 +76,10 @@ typedef struct tam_accumulate {
     uint32_t mine;              /* part to take candidates from, or TAM_PART_ALL */
     const uint32_t *thresholds; /* per group, magnitude bits; TAM_INFINITE_BITS: no candidates */
     const tam_optimizer *optimizer; /* NULL: the gradient is added as it is */
+    const float *const *before;     /* NULL, or parameters of each segment before a step of the
+                                       caller's optimizer; `grads` hold those after it, of float32,
+                                       and end as they were before */
+    const float *rates;             /* with before: of that step, per segment */
 } tam_accumulate;
 
 typedef struct tam_accumulated {
@@ -138,7 +142,8 @@ typedef struct tam_device {
     tamis_status (*follow)(void *self, void *stream);
 
     /** One pass: acc = decay * acc + scale * grad, or decay * acc + what `optimizer` makes of
-     * scale * grad. Computes group sums and candidates, keeps non-finite entries out. */
+     * scale * grad. Computes group sums and candidates, keeps non-finite entries out. With `before`
+     * the gradient is (before - grad) * (1 / rate), or 0 where the rate is; on a CPU only. */
     tamis_status (*accumulate)(void *self, const tam_accumulate *job, tam_accumulated *out);
 
     /** Count the entries of acc, in all tiles, with magnitude bits >= `threshold`, not 0. */
@@ -156,7 +161,8 @@ typedef struct tam_device {
                            float *values);
 
     /** values[i] /= divisor; grad[indices[i]] = values[i] if a gradient is given, rounded to
-     * nearest even if it has 16 bits. */
+     * nearest even if it has 16 bits. With `before`, where the rate is not 0: grad[indices[i]] -=
+     * rate * values[i], multiplied and subtracted with one rounding each. */
     tamis_status (*apply)(void *self, const tam_accumulate *target, const uint32_t *indices,
                           size_t count, float divisor, float *values);
 

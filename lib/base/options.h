@@ -89,9 +89,9 @@ typedef struct tam_option {
     row(worker, WORD, RANK, 0, 1, NAN, "caller|thread", \
         "thread that makes the pass over the gradient")
 
-/* The same for tamis_update; rules other than Adam have only the rows before beta2. */
+/* The same for tamis_update; rule momentum has only the rows before beta2. */
 #define TAM_UPDATE_OPTIONS(row) \
-    row(rule, WORD, STATE, 0, 1, NAN, "adam|momentum", "update rule") \
+    row(rule, WORD, STATE, 0, 2, NAN, "adam|momentum|step", "update rule") \
     row(beta1, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1) or -1 (as advised)", \
         "decay of the first moment") \
     row(scale, REAL, RANKS, 1e-6, 1e6, NAN, "1e-6 to 1e6 or 0 (as advised)", \

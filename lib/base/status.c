@@ -15,15 +15,15 @@ static const status_row rows[] = {
     {TAMIS_OK, "TAMIS_OK", "The call succeeded.", "Nothing."},
     {TAMIS_E_ARGUMENT, "TAMIS_E_ARGUMENT",
      "An argument is NULL, out of range, misaligned or overlapping.",
-     "Read the error message, correct the call and retry."},
+     "Correct the call and retry."},
     {TAMIS_E_STATE, "TAMIS_E_STATE", "The call was made out of order.",
-     "Read the error message and correct the order of calls: initialise MPI first, pair every "
+     "Correct the order of calls: initialise MPI first, pair every "
      "start with one wait, save and load between steps."},
     {TAMIS_E_NOMEM, "TAMIS_E_NOMEM", "Memory could not be allocated.",
      "Free memory, use fewer ranks per node or a smaller capacity, and repeat the call."},
     {TAMIS_E_UNSUPPORTED, "TAMIS_E_UNSUPPORTED",
      "The request is valid, but this build or this combination of options does not support it.",
-     "Read the error message; tamis_info lists what was built and which schemes exist."},
+     "tamis_info lists what was built and which schemes exist."},
     {TAMIS_E_MISMATCH, "TAMIS_E_MISMATCH",
      "The ranks were configured differently; every rank got this status.",
      "Give the named field the same value on all ranks."},

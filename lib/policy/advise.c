@@ -34,12 +34,28 @@ static double advised_beta1(double density, tamis_update_rule rule) {
     return rule == TAMIS_UPDATE_MOMENTUM || density >= SPARSE_BELOW ? 0.9 : 0.0;
 }
 
+/* A momentum that is cleared every T = 1 / density steps gives a gradient only
+ * 1 - beta (1 - beta^T) / (T (1 - beta)) of what it would give in the end: the rate of a dense run
+ * needs that much more. */
+double tam_momentum_scale(double density, double beta1) {
+    double interval = 1.0 / (density < TAM_MOMENTUM_KEPT ? density : TAM_MOMENTUM_KEPT);
+    if (beta1 <= 0.0)
+        return 1.0;
+    double kept = 1.0 - tam_exp2(interval * tam_log2(beta1));
+    return 1.0 / (1.0 - beta1 * kept / (interval * (1.0 - beta1)));
+}
+
+/* A step that is given is one of Adam with its own momentum, as far as this table knows. */
 void tam_update_advise(double density, tamis_update *update, double *residual_decay) {
+    bool given = update->rule == TAMIS_UPDATE_STEP;
+    bool corrects = update->rule == TAMIS_UPDATE_MOMENTUM;
     if (update->beta1 == -1.0)
-        update->beta1 = advised_beta1(density, update->rule);
-    bool momentum = update->beta1 != 0.0, adam = update->rule == TAMIS_UPDATE_ADAM;
-    update->scale = adam ? advised_scale(density, momentum) : 1.0;
-    *residual_decay = !adam ? 1.0 : momentum ? 0.0 : DECAY_WITHOUT;
+        update->beta1 = given ? 0.0 : advised_beta1(density, update->rule);
+    bool momentum = given || update->beta1 != 0.0, clears = density < TAM_MOMENTUM_KEPT;
+    update->scale = !corrects ? advised_scale(density, momentum)
+                    : clears  ? tam_momentum_scale(density, update->beta1)
+                              : 1.0;
+    *residual_decay = corrects ? 1.0 : momentum ? 0.0 : DECAY_WITHOUT;
 }
 
 tamis_status tamis_update_advise(double density, tamis_update *update, double *residual_decay) {

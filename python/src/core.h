@@ -104,6 +104,7 @@ bool tam_py_tensor_bytes(PyObject *tensor, const char *what, PyObject **out_caps
 
 /** tamis.check_equal. */
 PyObject *tam_py_check_equal(PyObject *module, PyObject *args, PyObject *keywords);
+PyObject *tam_py_digest(PyObject *module, PyObject *data);
 
 /* -- comm.c ----------------------------------------------------------------------------------- */
 
@@ -191,6 +192,7 @@ typedef struct tam_py_plan {
     uint32_t count;
     uint32_t *index; /* [count] */
     void **data;     /* [count] */
+    void **befores;  /* [count] parameters before a step; NULL: the plan has gradients */
 } tam_py_plan;
 
 extern PyTypeObject *tam_py_plan_type;
@@ -229,6 +231,8 @@ typedef struct tam_py_reducer {
     bool waiting;             /* that call is wait */
     bool readying;            /* ready is in progress */
     void **grads;             /* [segments] of the step under way */
+    const float **befores;    /* [segments] the same, of plans that have them; */
+    float *rates;             /* [segments] and what ready was given beside them */
     bool *marked;             /* [segments] ready in this step */
     PyObject **held;          /* [segments + 1] keep the tensors of this step alive */
     uint32_t nheld;
@@ -252,6 +256,10 @@ void tam_py_reducer_release(tam_py_reducer *self);
 /** Borrow the gradient of a segment. */
 bool tam_py_gradient_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
                             PyObject **out_capsule, void **out_data);
+
+/** The same for what a segment was before a step. */
+bool tam_py_before_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
+                          PyObject **out_capsule, void **out_data);
 
 /** A reducer like another one, of a handle that is made later, with tensors of its own; the meter
  * is the same. Counts as a user of `comm` and of the meter from tam_py_reducer_adopt on. */

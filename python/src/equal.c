@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis.check_equal: whether all ranks hold the same bytes.
+ * tamis.check_equal: whether all ranks hold the same bytes; and a digest of some.
  */
 #include "core.h"
 
@@ -56,4 +56,17 @@ PyObject *tam_py_check_equal(PyObject *module, PyObject *args, PyObject *keyword
     tam_py_comm_leave(comm);
     Py_XDECREF(keeper);
     return ok ? tam_py_reducer_answer(status) : NULL;
+}
+
+PyObject *tam_py_digest(PyObject *module, PyObject *data) {
+    PyObject *keeper = NULL;
+    const void *bytes = NULL;
+    size_t count = 0;
+    uint64_t digest;
+    (void)module;
+    if (!borrow(data, &keeper, &bytes, &count))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS digest = tamis_hash(bytes, count);
+    Py_END_ALLOW_THREADS Py_DECREF(keeper);
+    return PyLong_FromUnsignedLongLong(digest);
 }

@@ -110,9 +110,22 @@ static PyObject *raise_error(tamis_status status, PyObject *sentence, const char
     return NULL;
 }
 
+/* What the library calls a field is a keyword here. */
+static const char *without_struct(const char *sentence) {
+    static const char *const structs[] = {"tamis_reducer_config.", "tamis_update.",
+                                          "tamis_local_config.", "tamis_comm_config.",
+                                          "tamis_step."};
+    for (size_t i = 0; i < sizeof structs / sizeof structs[0]; i++) {
+        size_t length = strlen(structs[i]);
+        if (strncmp(sentence, structs[i], length) == 0)
+            return sentence + length;
+    }
+    return sentence;
+}
+
 /* The library's sentence, and the words of what a callback raised, if any has. */
 static PyObject *last_sentence(PyObject *cause) {
-    const char *text = tamis_last_error();
+    const char *text = without_struct(tamis_last_error());
     PyObject *own = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
     if (!own || !cause)
         return own;

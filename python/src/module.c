@@ -114,6 +114,8 @@ static PyMethodDef functions[] = {
      "Error (MISMATCH) that names the ranks whose bytes differ. Collective, between steps. "
      "`data`:\n"
      "bytes, or a contiguous tensor of any type in host memory."},
+    {"digest", tam_py_digest, METH_O,
+     "digest(data)\n--\n\nXXH3, 64 bits, of what check_equal takes."},
     {"local_presets", tam_py_local_presets, METH_NOARGS,
      "local_presets()\n--\n\nPublished forms of local steps."},
     {"mpi_state", tam_py_loader_mpi_state, METH_NOARGS,

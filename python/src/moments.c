@@ -78,11 +78,12 @@ PyObject *tam_py_moments_restore(PyObject *object, PyObject *args, PyObject *key
 
 PyObject *tam_py_moments_update(PyObject *object, void *none) {
     const tam_py_reducer *self = (tam_py_reducer *)object;
+    static const char *const names[] = {"adam", "momentum", "step"};
     const tamis_update *u = &self->update;
     (void)none;
     if (!self->updates)
         Py_RETURN_NONE;
     return Py_BuildValue(
-        "{sssdsdsdsdsd}", "rule", u->rule == TAMIS_UPDATE_ADAM ? "adam" : "momentum", "beta1",
-        u->beta1, "beta2", u->beta2, "epsilon", u->epsilon, "scale", u->scale, "match", u->match);
+        "{sssdsdsdsdsd}", "rule", names[u->rule], "beta1", u->beta1, "beta2", u->beta2, "epsilon",
+        u->epsilon, "scale", u->scale, "match", u->match);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis.Plan: where the gradients of some segments lie, checked once. The capsules keep the memory
- * alive, so the addresses stay valid.
+ * tamis.Plan: where the gradients of some segments lie, or parameters after a step and before it,
+ * checked once. The capsules keep the memory alive, so the addresses stay valid.
  */
 #include "core.h"
 
@@ -27,6 +27,7 @@ static void plan_dealloc(PyObject *object) {
     Py_CLEAR(self->segments);
     PyMem_Free(self->index);
     PyMem_Free(self->data);
+    PyMem_Free(self->befores);
     PyObject_GC_Del(object);
     Py_DECREF(type);
 }
@@ -94,32 +95,60 @@ static bool read_indices(tam_py_plan *plan, const tam_py_reducer *r) {
     return ok;
 }
 
-/* `tensors` is a tuple. */
-static bool borrow_all(tam_py_plan *plan, const tam_py_reducer *r, PyObject *tensors) {
+static bool check_count(const tam_py_plan *plan, PyObject *tensors, const char *what) {
     Py_ssize_t given = PyTuple_Size(tensors);
-    if (plan->count == 0 || given != (Py_ssize_t)plan->count) {
-        tam_py_raise_own(TAMIS_E_ARGUMENT, NULL, "Reducer.plan: %u segment(s) and %zd tensor(s)",
-                         (unsigned)plan->count, given);
-        return false;
+    if (plan->count > 0 && given == (Py_ssize_t)plan->count)
+        return true;
+    tam_py_raise_own(TAMIS_E_ARGUMENT, NULL, "Reducer.plan: %u segment(s) and %zd %s",
+                     (unsigned)plan->count, given, what);
+    return false;
+}
+
+typedef bool (*borrower)(const tam_py_reducer *r, PyObject *tensor, uint32_t segment,
+                         PyObject **out_capsule, void **out_data);
+
+/* Adds to the `made` capsules. @param tensors  a tuple, one for each segment. @return their data */
+static void **borrow_each(const tam_py_plan *plan, const tam_py_reducer *r, PyObject *tensors,
+                          borrower borrow, PyObject **capsules, uint32_t *made) {
+    void **data = PyMem_Calloc(plan->count, sizeof data[0]);
+    bool ok = data != NULL;
+    if (!ok)
+        PyErr_NoMemory();
+    for (uint32_t i = 0; ok && i < plan->count; i++) {
+        ok = borrow(r, PyTuple_GetItem(tensors, i), plan->index[i], &capsules[*made], &data[i]);
+        *made += ok;
     }
-    plan->index = PyMem_Calloc(plan->count, sizeof plan->index[0]);
-    plan->data = PyMem_Calloc(plan->count, sizeof plan->data[0]);
-    PyObject **capsules = PyMem_Calloc(plan->count, sizeof capsules[0]);
+    if (!ok) {
+        PyMem_Free(data);
+        data = NULL;
+    }
+    return data;
+}
+
+/* `tensors` is a tuple; `before` is one, or NULL. */
+static bool borrow_all(tam_py_plan *plan, const tam_py_reducer *r, PyObject *tensors,
+                       PyObject *before) {
+    PyObject **capsules = PyMem_Calloc(2 * (size_t)plan->count, sizeof capsules[0]);
     uint32_t made = 0;
-    bool ok = plan->index && plan->data && capsules;
+    plan->index = PyMem_Calloc(plan->count, sizeof plan->index[0]);
+    bool ok = capsules && plan->index;
     if (!ok)
         PyErr_NoMemory();
     ok = ok && read_indices(plan, r);
-    for (; ok && made < plan->count; made += ok)
-        ok = tam_py_gradient_borrow(r, PyTuple_GetItem(tensors, made), plan->index[made],
-                                    &capsules[made], &plan->data[made]);
+    if (ok)
+        plan->data = borrow_each(plan, r, tensors, tam_py_gradient_borrow, capsules, &made);
+    ok = ok && plan->data;
+    if (ok && before)
+        plan->befores = borrow_each(plan, r, before, tam_py_before_borrow, capsules, &made);
+    ok = ok && (plan->befores || !before);
     plan->capsules = tam_py_tuple_take(capsules, made);
     PyMem_Free(capsules);
     return ok && plan->capsules;
 }
 
-/* `segments` and `tensors` are tuples. */
-static PyObject *make_plan(const tam_py_reducer *r, PyObject *segments, PyObject *tensors) {
+/* `segments` and `tensors` are tuples; `before` is one, or NULL. */
+static PyObject *make_plan(const tam_py_reducer *r, PyObject *segments, PyObject *tensors,
+                           PyObject *before) {
     tam_py_plan *plan = (tam_py_plan *)PyType_GenericAlloc(tam_py_plan_type, 0);
     if (!plan)
         return NULL;
@@ -127,21 +156,27 @@ static PyObject *make_plan(const tam_py_reducer *r, PyObject *segments, PyObject
     plan->count = (uint32_t)PyTuple_Size(segments);
     Py_INCREF(segments);
     plan->segments = segments;
-    if (!borrow_all(plan, r, tensors))
+    if (!check_count(plan, tensors, "tensor(s)") ||
+        (before && !check_count(plan, before, "tensor(s) before")) ||
+        !borrow_all(plan, r, tensors, before))
         Py_CLEAR(plan);
     return (PyObject *)plan;
 }
 
 /* Does not touch the handle, so it may be called at any time. */
 PyObject *tam_py_plan_make(PyObject *reducer, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"segments", "tensors", NULL};
-    PyObject *segments, *tensors, *plan = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO:Reducer.plan", names, &segments, &tensors))
+    static char *names[] = {"segments", "tensors", "before", NULL};
+    PyObject *segments, *tensors, *before = Py_None, *plan = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O:Reducer.plan", names, &segments,
+                                     &tensors, &before))
         return NULL;
+    bool moved = before != Py_None;
     segments = PySequence_Tuple(segments);
     tensors = segments ? PySequence_Tuple(tensors) : NULL;
-    if (tensors)
-        plan = make_plan((tam_py_reducer *)reducer, segments, tensors);
+    before = tensors && moved ? PySequence_Tuple(before) : NULL;
+    if (tensors && (before || !moved))
+        plan = make_plan((tam_py_reducer *)reducer, segments, tensors, before);
+    Py_XDECREF(before);
     Py_XDECREF(tensors);
     Py_XDECREF(segments);
     return plan;

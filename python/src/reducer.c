@@ -67,9 +67,11 @@ PyObject *tam_py_reducer_answer(tamis_status status) {
 static bool alloc_arrays(tam_py_reducer *self) {
     size_t count = self->layout->count;
     self->grads = PyMem_Calloc(count, sizeof self->grads[0]);
+    self->befores = PyMem_Calloc(count, sizeof self->befores[0]);
+    self->rates = PyMem_Calloc(count, sizeof self->rates[0]);
     self->marked = PyMem_Calloc(count, sizeof self->marked[0]);
     self->held = PyMem_Calloc(count + 1, sizeof self->held[0]);
-    if (self->grads && self->marked && self->held)
+    if (self->grads && self->befores && self->rates && self->marked && self->held)
         return true;
     PyErr_NoMemory();
     return false;
@@ -315,6 +317,8 @@ static void reducer_dealloc(PyObject *object) {
     end_of_life(self);
     leave_meter(self); /* if the reducer was never made */
     PyMem_Free(self->grads);
+    PyMem_Free((void *)self->befores);
+    PyMem_Free(self->rates);
     PyMem_Free(self->marked);
     PyMem_Free(self->held);
     Py_XDECREF((PyObject *)self->layout);
@@ -376,11 +380,13 @@ static PyMethodDef methods[] = {
      "Begin a step. `grad`: one tensor of layout.length elements, or a sequence of one per\n"
      "segment; written in place, and held until the step has ended."},
     {"plan", WITH_KEYWORDS(tam_py_plan_make),
-     "plan(segments, tensors)\n--\n\nCheck the gradients of some segments once, for all steps in "
-     "which they keep their place."},
+     "plan(segments, tensors, before=None)\n--\n\nCheck the gradients of some segments once, for "
+     "all steps in which they keep their\nplace; with `before`, parameters after and before a step "
+     "of an optimizer."},
     {"ready", WITH_KEYWORDS(tam_py_step_ready),
-     "ready(plan, scale=1.0, stream=0)\n--\n\n"
-     "The gradients of a plan are complete. Scale and stream must not change within a step."},
+     "ready(plan, scale=1.0, stream=0, rates=None)\n--\n\n"
+     "The gradients of a plan are complete. Scale and stream must not change within a step.\n"
+     "`rates`: one per segment of a plan that has `before`."},
     {"accumulate", WITH_KEYWORDS(tam_py_step_accumulate),
      "accumulate(grad, scale=1.0, stream=0)\n--\n\n"
      "Add a gradient to the residual and exchange nothing: one micro-batch of several."},

@@ -66,16 +66,18 @@ static PyObject *end_step(tam_py_reducer *self, tamis_status status, bool joined
 
 /* -- gradients -------------------------------------------------------------------------------- */
 
-bool tam_py_gradient_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
-                            PyObject **out_capsule, void **out_data) {
+/* @param format  what the tensor is, of a segment's name */
+static bool borrow_segment(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
+                           const char *format, bool writes, PyObject **out_capsule,
+                           void **out_data) {
     PyObject *name = PyTuple_GetItem(self->layout->names, segment), *owner, *text;
     tam_py_want want = {
         .type = self->type,
         .device = self->device,
-        .writable = self->writes,
+        .writable = writes,
         .length = self->layout->sizes[segment],
     };
-    text = PyUnicode_FromFormat("the gradient of %U", name);
+    text = PyUnicode_FromFormat(format, name);
     if (!text || !tam_py_as_text(text, "name", &owner, &want.what)) {
         Py_XDECREF(text);
         return false;
@@ -84,6 +86,18 @@ bool tam_py_gradient_borrow(const tam_py_reducer *self, PyObject *tensor, uint32
     Py_DECREF(owner);
     Py_DECREF(text);
     return ok;
+}
+
+bool tam_py_gradient_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
+                            PyObject **out_capsule, void **out_data) {
+    return borrow_segment(self, tensor, segment, "the gradient of %U", self->writes, out_capsule,
+                          out_data);
+}
+
+bool tam_py_before_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
+                          PyObject **out_capsule, void **out_data) {
+    return borrow_segment(self, tensor, segment, "what %U was before", false, out_capsule,
+                          out_data);
 }
 
 /* @return a tuple of capsules; segments already marked ready keep their gradient */
@@ -158,16 +172,33 @@ static bool read_stream(const tam_py_reducer *self, PyObject *stream, void **out
     return false;
 }
 
-/* The arguments of start and accumulate, and of ready. `what` is borrowed. */
+/* The arguments of start and accumulate. `grad` is borrowed. */
 static bool read_args(const tam_py_reducer *self, PyObject *args, PyObject *keywords,
-                      const char *format, char *first, PyObject **what, tamis_step *out) {
-    char *names[] = {first, "scale", "stream", NULL};
+                      const char *format, PyObject **grad, tamis_step *out) {
+    static char *names[] = {"grad", "scale", "stream", NULL};
     PyObject *stream = NULL;
     double scale = 1.0;
     *out = (tamis_step)TAMIS_STEP_INIT;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, what, &scale, &stream) ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, grad, &scale, &stream) ||
         !read_stream(self, stream, &out->stream))
         return false;
+    out->scale = (float)scale;
+    return true;
+}
+
+/* Those of ready. `plan` and `rates`, which may be NULL, are borrowed. */
+static bool read_ready(const tam_py_reducer *self, PyObject *args, PyObject *keywords,
+                       PyObject **plan, PyObject **rates, tamis_step *out) {
+    static char *names[] = {"plan", "scale", "stream", "rates", NULL};
+    PyObject *stream = NULL;
+    double scale = 1.0;
+    *out = (tamis_step)TAMIS_STEP_INIT;
+    *rates = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|dOO:Reducer.ready", names, plan, &scale,
+                                     &stream, rates) ||
+        !read_stream(self, stream, &out->stream))
+        return false;
+    *rates = *rates == Py_None ? NULL : *rates;
     out->scale = (float)scale;
     return true;
 }
@@ -198,7 +229,7 @@ PyObject *tam_py_step_start(PyObject *object, PyObject *args, PyObject *keywords
     tam_py_reducer *self = (tam_py_reducer *)object;
     PyObject *grad, *answer = NULL;
     tamis_step step;
-    if (!read_args(self, args, keywords, "O|dO:Reducer.start", "grad", &grad, &step) ||
+    if (!read_args(self, args, keywords, "O|dO:Reducer.start", &grad, &step) ||
         !tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.start"))
         return NULL;
     PyObject *keeper = borrow(self, grad, &step);
@@ -223,7 +254,7 @@ PyObject *tam_py_step_accumulate(PyObject *object, PyObject *args, PyObject *key
     tam_py_reducer *self = (tam_py_reducer *)object;
     PyObject *grad, *answer = NULL;
     tamis_step step;
-    if (!read_args(self, args, keywords, "O|dO:Reducer.accumulate", "grad", &grad, &step) ||
+    if (!read_args(self, args, keywords, "O|dO:Reducer.accumulate", &grad, &step) ||
         !tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.accumulate"))
         return NULL;
     PyObject *keeper = borrow(self, grad, &step);
@@ -255,9 +286,37 @@ static bool check_plan(const tam_py_reducer *self, const tam_py_plan *plan) {
     return true;
 }
 
+/* One a segment. Those of marked segments stay as they are. */
+static bool read_rates(tam_py_reducer *self, const tam_py_plan *plan, PyObject *given) {
+    PyObject *rates = PySequence_Tuple(given);
+    if (!rates)
+        return false;
+    bool fits = PyTuple_Size(rates) == (Py_ssize_t)plan->count;
+    if (!fits)
+        tam_py_raise_own(TAMIS_E_ARGUMENT, NULL, "Reducer.ready: %zd rate(s) for %u segment(s)",
+                         PyTuple_Size(rates), (unsigned)plan->count);
+    for (uint32_t i = 0; fits && i < plan->count; i++) {
+        double rate = PyFloat_AsDouble(PyTuple_GetItem(rates, i));
+        fits = rate != -1.0 || !PyErr_Occurred();
+        self->rates[plan->index[i]] = (float)rate;
+    }
+    Py_DECREF(rates);
+    return fits;
+}
+
+static bool take_rates(tam_py_reducer *self, const tam_py_plan *plan, PyObject *rates) {
+    if (!rates == !plan->befores)
+        return !rates || read_rates(self, plan, rates);
+    tam_py_raise_own(TAMIS_E_ARGUMENT, "Give rates with a plan that has `before`, and only then.",
+                     "Reducer.ready: the plan %s `before`, and rates are %s",
+                     rates ? "has no" : "has", rates ? "given" : "missing");
+    return false;
+}
+
 static void mark(tam_py_reducer *self, const tam_py_plan *plan) {
     for (uint32_t i = 0; i < plan->count; i++) {
         self->grads[plan->index[i]] = plan->data[i];
+        self->befores[plan->index[i]] = plan->befores ? plan->befores[i] : NULL;
         self->marked[plan->index[i]] = true;
     }
 }
@@ -287,13 +346,16 @@ static PyObject *ready_failed(tam_py_reducer *self, const tam_py_plan *plan, uin
     return answer;
 }
 
-static PyObject *ready_with(tam_py_reducer *self, tam_py_plan *plan, tamis_step *step) {
+static PyObject *ready_with(tam_py_reducer *self, tam_py_plan *plan, PyObject *rates,
+                            tamis_step *step) {
     tamis_reducer *handle = self->handle;
     tamis_status status = TAMIS_OK;
     uint32_t done;
-    if (!check_plan(self, plan))
+    if (!check_plan(self, plan) || !take_rates(self, plan, rates))
         return NULL;
     step->grads = self->grads;
+    step->before = plan->befores ? self->befores : NULL;
+    step->rates = plan->befores ? self->rates : NULL;
     mark(self, plan);
     hold(self, (PyObject *)plan);
     Py_BEGIN_ALLOW_THREADS done = mark_ready(handle, plan, step, &status);
@@ -303,16 +365,16 @@ static PyObject *ready_with(tam_py_reducer *self, tam_py_plan *plan, tamis_step 
 
 PyObject *tam_py_step_ready(PyObject *object, PyObject *args, PyObject *keywords) {
     tam_py_reducer *self = (tam_py_reducer *)object;
-    PyObject *plan, *answer;
+    PyObject *plan, *rates, *answer;
     tamis_step step;
-    if (!read_args(self, args, keywords, "O|dO:Reducer.ready", "plan", &plan, &step))
+    if (!read_ready(self, args, keywords, &plan, &rates, &step))
         return NULL;
     if (Py_TYPE(plan) != tam_py_plan_type)
         return PyErr_Format(PyExc_TypeError, "plan is %R, not a Plan created by Reducer.plan",
                             (PyObject *)Py_TYPE(plan));
     if (!tam_py_reducer_enter(self, TAM_PY_READY, "Reducer.ready"))
         return NULL;
-    answer = ready_with(self, (tam_py_plan *)plan, &step);
+    answer = ready_with(self, (tam_py_plan *)plan, rates, &step);
     tam_py_reducer_leave(self, TAM_PY_READY);
     return answer;
 }

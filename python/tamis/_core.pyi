@@ -158,14 +158,27 @@ class Reducer:
     # are written in place, never copied, and kept alive until the step ends. `stream`: cudaStream_t
     # as an integer, 0 is the default stream; CUDA only.
     def start(self, grad: Union[Tensor, Sequence[Tensor]], scale: float = 1.0, stream: int = 0) -> None: ...
-    def plan(self, segments: Sequence[int], tensors: Sequence[Tensor]) -> Plan:
+    def plan(
+        self,
+        segments: Sequence[int],
+        tensors: Sequence[Tensor],
+        before: Optional[Sequence[Tensor]] = None,
+    ) -> Plan:
         """Check the gradients of some segments once, for all steps in which they keep their place.
         Allowed at any time. The Plan serves this reducer alone and keeps the tensors' memory alive;
-        do not resize their storage. At least one segment."""
-    def ready(self, plan: Plan, scale: float = 1.0, stream: int = 0) -> None:
+        do not resize their storage. At least one segment. With `before` the tensors are parameters
+        after a step of an optimizer, and `before` are those before it (tamis_step)."""
+    def ready(
+        self,
+        plan: Plan,
+        scale: float = 1.0,
+        stream: int = 0,
+        rates: Optional[Sequence[float]] = None,
+    ) -> None:
         """tamis_reducer_ready for each segment of the plan: one Python call, no allocation. Scale
         and stream must not change within a step. If any segment of the plan was already marked in
-        this step, none is marked."""
+        this step, none is marked. `rates`: the learning rates of the plan's segments, if it has
+        `before`, as all plans of the step then have."""
     def accumulate(self, grad: Union[Tensor, Sequence[Tensor]], scale: float = 1.0, stream: int = 0) -> None: ...
     def test(self) -> bool: ...
     def wait(self) -> None: ...
@@ -280,6 +293,9 @@ class Meter:
     def report(self, comm: Comm) -> Dict[str, Any]: ...
     def close(self) -> None:
         """Error (STATE) while reducers use it, or while report is in progress."""
+
+def digest(data: Union[bytes, Tensor], /) -> int:
+    """XXH3, 64 bits, of what check_equal takes."""
 
 def check_equal(comm: Comm, data: Union[bytes, Tensor]) -> None:
     """Check that all ranks hold the same bytes: `data`, or a contiguous tensor of any type in host

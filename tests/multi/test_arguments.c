@@ -197,6 +197,26 @@ static void test_segments_may_lie_in_any_order(void **state) {
     EXPECT_OK(tamis_reducer_wait(reducer));
 }
 
+/* After a step, addresses that were then apart are taken without another look; one that is
+ * elsewhere is compared with those that came before it in its step. */
+static void test_a_gradient_that_moves_is_compared_with_those_that_do_not(void **state) {
+    static float apart[2 * N];
+    void *at[2] = {apart, apart + FIRST};
+    tamis_step step = TAMIS_STEP_INIT;
+    (void)state;
+    step.grads = at;
+    for (int i = 0; i < 5; i++) {
+        uint32_t first = i == 3, second = !first; /* the order in which they are ready */
+        EXPECT_OK(tamis_reducer_ready(reducer, first, &step));
+        void *usual = at[second];
+        at[second] = (float *)at[first] + (second == 1 ? FIRST - 1 : FIRST - N + 1);
+        EXPECT(TAMIS_E_ARGUMENT, "overlap", tamis_reducer_ready(reducer, second, &step));
+        at[second] = i == 2 ? apart + N : usual;
+        EXPECT_OK(tamis_reducer_ready(reducer, second, &step));
+        EXPECT_OK(tamis_reducer_wait(reducer));
+    }
+}
+
 static void test_misaligned_gradients_are_refused(void **state) {
     tamis_step step = usual_step();
     void *pieces[2] = {gradient, NULL};
@@ -316,6 +336,7 @@ int main(void) {
         cmocka_unit_test(test_exactly_one_of_grad_and_grads_is_set),
         cmocka_unit_test(test_gradients_by_segment_are_checked),
         cmocka_unit_test(test_segments_may_lie_in_any_order),
+        cmocka_unit_test(test_a_gradient_that_moves_is_compared_with_those_that_do_not),
         cmocka_unit_test(test_misaligned_gradients_are_refused),
         cmocka_unit_test(test_the_residual_is_not_a_gradient),
         cmocka_unit_test(test_scale_is_finite),

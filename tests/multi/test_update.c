@@ -77,7 +77,9 @@ static void plain_take(const update_case *c, plain *p, const float *gradient, fl
     float c1 = (float)(1.0 / (1.0 - p->power1)), c2 = (float)(1.0 / (1.0 - p->power2));
     for (size_t i = 0; i < N; i++) {
         float g = gradient[i];
-        if (u->rule == TAMIS_UPDATE_MOMENTUM) {
+        if (u->rule == TAMIS_UPDATE_STEP) {
+            given[i] = g;
+        } else if (u->rule == TAMIS_UPDATE_MOMENTUM) {
             given[i] = p->m[i] = b1 * p->m[i] + g;
         } else {
             p->m[i] = u->beta1 > 0.0 ? b1 * p->m[i] + (float)(1.0 - u->beta1) * g : g;
@@ -231,6 +233,11 @@ static void test_momentum_without_a_moment_is_the_gradient(void **state) {
     check_rule(TAMIS_UPDATE_MOMENTUM, 0.0);
 }
 
+static void test_a_step_that_is_given_is_taken_as_it_is(void **state) {
+    (void)state;
+    check_rule(TAMIS_UPDATE_STEP, 0.0);
+}
+
 static void test_a_second_moment_may_forget_everything(void **state) {
     static update_case c;
     (void)state;
@@ -375,7 +382,7 @@ static void run_huge(test_rank *self) {
     c.update.scale = h->op == TAMIS_OP_SUM ? 1024.0 : 2048.0;
     c.scheme = h->scheme;
     config = config_of(&c);
-    config.density = 1.0;
+    config.density = 0.39; /* momentum is cleared */
     config.nonfinite = h->policy;
     config.op = h->op;
     config.grad_dtype = h->type;
@@ -503,6 +510,7 @@ int main(void) {
         cmocka_unit_test(test_adam_without_a_first_moment_too),
         cmocka_unit_test(test_momentum_is_cleared_where_it_was_applied),
         cmocka_unit_test(test_momentum_without_a_moment_is_the_gradient),
+        cmocka_unit_test(test_a_step_that_is_given_is_taken_as_it_is),
         cmocka_unit_test(test_a_second_moment_may_forget_everything),
         cmocka_unit_test(test_mass_is_conserved_exactly_where_nothing_is_rounded),
         cmocka_unit_test(test_schemes_with_exclusive_owners_and_lists_that_overlap),

@@ -65,7 +65,7 @@ static void test_numbers_out_of_range_are_refused(void **state) {
         expect(&s, TAMIS_E_ARGUMENT, "residual_decay");
         tamis_comm_destroy(s.comm);
     }
-    solo s = solo_of((tamis_update_rule)2);
+    solo s = solo_of((tamis_update_rule)3);
     expect(&s, TAMIS_E_ARGUMENT, "rule");
     s.update.rule = TAMIS_UPDATE_ADAM;
     s.update.size = 4;
@@ -205,8 +205,60 @@ static void test_beta1_is_advised_where_it_is_left_open(void **state) {
         assert_int_equal(tamis_update_advise(density, &update, &decay), TAMIS_OK);
         assert_true(update.beta1 == (i == 0 ? 0.0 : 0.9));
         assert_true(decay == (i == 0 ? 0.98 : i == 1 ? 0.0 : 1.0));
-        assert_true(i < 2 ? update.scale > 1.0 : update.scale == 1.0);
+        assert_true(update.scale > 1.0);
     }
+}
+
+/* What momentum gives in T = 1 / density steps and then loses, summed up plainly: T whole. */
+static double plain_momentum_scale(uint32_t interval, double beta) {
+    double given = 0.0, power = 1.0;
+    for (uint32_t t = 0; t < interval; t++) { /* a gradient that is t steps before the clearing */
+        power *= beta;
+        given += (1.0 - power) / (1.0 - beta);
+    }
+    return 1.0 / (1.0 - beta) / (given / interval);
+}
+
+static void test_momentum_that_is_cleared_is_made_up_for(void **state) {
+    double decay;
+    (void)state;
+    for (uint32_t interval = 1; interval <= 1000; interval = 2 * interval + 1) {
+        tamis_update update = TAMIS_UPDATE_INIT;
+        update.rule = TAMIS_UPDATE_MOMENTUM;
+        assert_int_equal(tamis_update_advise(1.0 / interval, &update, &decay), TAMIS_OK);
+        double want = interval == 1 ? 1.0 : plain_momentum_scale(interval, 0.9);
+        assert_true(fabs(update.scale - want) < 1e-9 * want && decay == 1.0);
+        update.beta1 = 0.0;
+        assert_int_equal(tamis_update_advise(1.0 / interval, &update, &decay), TAMIS_OK);
+        assert_true(update.scale == 1.0);
+    }
+}
+
+/* With everything sent in every step it is SGD with momentum, bit for bit. */
+static void run_whole_momentum(test_rank *self) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *reducer = NULL;
+    float gradient[N], m[N] = {0};
+    const tamis_step step = data_step(gradient);
+    update.rule = TAMIS_UPDATE_MOMENTUM;
+    config.update = &update;
+    config.density = 1.0;
+    RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
+    for (uint32_t number = 0; number < 5; number++) {
+        data_fill_real(0, number, N, gradient);
+        for (size_t i = 0; i < N; i++)
+            m[i] = 0.9f * m[i] + gradient[i];
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
+        RANK_CHECK(self, memcmp(gradient, m, sizeof m) == 0, "step %u is not that of SGD", number);
+    }
+    tamis_reducer_destroy(reducer);
+}
+
+static void test_momentum_at_density_1_is_that_of_sgd(void **state) {
+    (void)state;
+    ranks_run(2, 0, run_whole_momentum, NULL);
 }
 
 static void step_of(test_rank *self, tamis_reducer *reducer, uint32_t number, float *out) {
@@ -299,6 +351,8 @@ int main(void) {
         cmocka_unit_test(test_ranks_that_differ_are_told_so),
         cmocka_unit_test(test_advice_is_that_of_the_table_and_between_its_rows),
         cmocka_unit_test(test_beta1_is_advised_where_it_is_left_open),
+        cmocka_unit_test(test_momentum_that_is_cleared_is_made_up_for),
+        cmocka_unit_test(test_momentum_at_density_1_is_that_of_sgd),
         cmocka_unit_test(test_what_is_left_open_is_as_advised_for_the_density),
         cmocka_unit_test(test_a_state_brings_the_scale_of_its_density),
     };

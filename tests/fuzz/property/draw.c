@@ -160,12 +160,16 @@ static void draw_nodes(dice *d, const fuzz_case *c, tamis_reducer_config *o) {
 static void draw_update(dice *d, fuzz_case *c) {
     c->updates = chance(d, 14);
     c->update = (tamis_update)TAMIS_UPDATE_INIT;
-    c->update.rule = chance(d, 50) ? TAMIS_UPDATE_ADAM : TAMIS_UPDATE_MOMENTUM;
+    c->update.rule = chance(d, 50)   ? TAMIS_UPDATE_ADAM
+                     : chance(d, 50) ? TAMIS_UPDATE_MOMENTUM
+                                     : TAMIS_UPDATE_STEP;
     c->update.beta1 = chance(d, 35) ? 0.0 : chance(d, 50) ? 0.5 : 0.9;
     c->update.beta2 = chance(d, 10) ? 0.0 : 0.99;
     c->update.epsilon = chance(d, 80) ? 1e-8 : spread(d, 1e-38, 1e38);
     c->update.scale = chance(d, 50) ? 1.0 : spread(d, 1e-6, 1e6);
-    if (chance(d, 30) && c->update.rule == TAMIS_UPDATE_ADAM)
+    if (c->update.rule == TAMIS_UPDATE_STEP)
+        c->update.beta1 = 0.0;
+    if (chance(d, 30) && c->update.rule != TAMIS_UPDATE_MOMENTUM)
         c->update.match = spread(d, 0.01, 100.0);
 }
 

@@ -210,9 +210,10 @@ bool look_entry(look *l, const tamis_bucket *b, uint64_t i) {
 
 /* -- moments ---------------------------------------------------------------------------------- */
 
-/* Momentum is cleared at applied entries. */
+/* Momentum is cleared at applied entries, below a density of 40 %. */
 bool look_moments(look *l) {
-    bool masks = l->c->updates && l->c->update.rule == TAMIS_UPDATE_MOMENTUM;
+    bool masks = l->c->updates && l->c->update.rule == TAMIS_UPDATE_MOMENTUM &&
+                 l->c->config.density < 0.4;
     for (uint32_t v = 0; v < l->m.nranks && l->c->updates; v++) {
         const moment *now = &l->r->moments[l->step][v];
         if (now->passes != (uint64_t)l->step + 1)
