@@ -34,6 +34,9 @@ class PlainPart:
     def comms(self) -> List[Comm]:
         return [self.object.comm]
 
+    def shared_of(self, target: Any) -> Any:
+        return target
+
     def settle(self) -> None:
         """After a failure: end the step under way, if there is one."""
         try:
@@ -132,6 +135,11 @@ class TorchPart:
     def comms(self) -> List[Comm]:
         return [group.comm for group in self.state.groups]
 
+    def shared_of(self, target: Any) -> Any:
+        """What is equal on all ranks of a row of `shared`."""
+        own = any(target is optimizer for optimizer in self.state.local_optimizers())
+        return Groups(target) if own else target
+
     def settle(self) -> None:
         self.state.settle()
 
@@ -148,6 +156,20 @@ class TorchPart:
     def move(self, smaller: Comm) -> Dict[str, Any]:
         report: Dict[str, Any] = self.object.move(smaller)
         return report
+
+
+class Groups:
+    """Of an optimizer that has a state of its own on each rank, which the reducer saves with its own,
+    what is equal: rates and the like."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"param_groups": self._optimizer.state_dict()["param_groups"]}
+
+    def load_state_dict(self, saved: Dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(dict(self._optimizer.state_dict(), **saved))
 
 
 # --- named values

@@ -47,7 +47,8 @@ class ElasticState:
               from here on, which replaces it by a smaller one and closes it
     shared    by name, what is equal on all ranks: parameters, the optimizer's state. Arrays of
               numpy, tensors of torch (written in place), or objects with state_dict() and
-              load_state_dict(): modules, optimizers, schedulers
+              load_state_dict(): modules, optimizers, schedulers. An optimizer of torch whose steps
+              are exchanged has moments of its own on each rank, which go with `reducers`
     own       the same, of what each rank has for itself: statistics of BatchNorm, random numbers. A
               rank that joins a run keeps what it began with
     reducers  tamis.Reducer, and of tamis.torch SparseState and DistributedOptimizer (the optimizer
@@ -77,6 +78,8 @@ class ElasticState:
         for name, target in [*self._shared.items(), *self._own.items()]:
             check_target(target, repr(name))
         self._parts = [part_of(one, number) for number, one in enumerate(reducers)]
+        for part in self._parts:
+            self._shared = {name: part.shared_of(one) for name, one in self._shared.items()}
         self._commits: List[Commit] = []
         self._old: List[Comm] = []  # to be closed
         self._sets: Optional[Sets] = None

@@ -53,6 +53,8 @@ def announced() -> Dict[str, int]:
     tasks = number("SLURM_STEP_NUM_TASKS")
     if tasks is not None and not numbers and number("SLURM_PROCID") is not None:
         numbers["SLURM_STEP_NUM_TASKS"] = tasks
+    if not numbers and world is not None:  # without RANK, and no other launcher: half set by hand
+        numbers["WORLD_SIZE"] = world
     return numbers
 
 

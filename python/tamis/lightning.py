@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class SparseCallback(Callback):
-    """Attaches to the DistributedDataParallel that the strategy makes, with the one optimizer.
+    """Attaches to the DistributedDataParallel that the strategy makes, with the optimizers.
 
-    density, options   those of tamis.torch.attach. clip_norm is the Trainer's gradient_clip_val,
-                       which the Trainer then leaves alone: in update mode it would clip steps
+    density, options   those of tamis.torch.attach. The Trainer clips (gradient_clip_val), scales and
+                       accumulates as ever: gradients are the rank's own
 
     `state` is the SparseState. A checkpoint of Lightning, which rank 0 writes, does not hold it:
     every rank saves state.state_dict() itself.
@@ -42,19 +42,13 @@ class SparseCallback(Callback):
         ddp = trainer.strategy.model
         if trainer.world_size == 1:
             return
-        if not isinstance(ddp, DistributedDataParallel) or len(trainer.optimizers) != 1:
+        if not isinstance(ddp, DistributedDataParallel):
             raise RuntimeError(
-                f"the strategy {type(trainer.strategy).__name__} has {len(trainer.optimizers)}"
-                f" optimizers and a {type(ddp).__name__}: tamis exchanges in place of one"
-                ' DistributedDataParallel with one optimizer; write strategy="ddp"'
+                f"the strategy {type(trainer.strategy).__name__} has a {type(ddp).__name__}: tamis"
+                ' exchanges in place of one DistributedDataParallel; write strategy="ddp"'
             )
-        options = dict(self.options)
-        if trainer.gradient_clip_val:
-            if str(trainer.gradient_clip_algorithm or "norm").rsplit(".")[-1].lower() != "norm":
-                raise RuntimeError("tamis clips by norm: write gradient_clip_algorithm='norm'")
-            options.setdefault("clip_norm", trainer.gradient_clip_val)
-            trainer.gradient_clip_val = None
-        self.state = attach(ddp, self.density, optimizer=trainer.optimizers[0], **options)
+        optimizers = list(trainer.optimizers)
+        self.state = attach(ddp, self.density, optimizer=optimizers, **self.options)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         if self.state is not None and trainer.logger is not None:

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 class SparseCallback(TrainerCallback):
     """Attaches to the DistributedDataParallel that Trainer makes, with Trainer's optimizer.
 
-    density, options   those of tamis.torch.attach. clip_norm is Trainer's max_grad_norm, which
-                       Trainer then leaves alone: in update mode it would clip steps
+    density, options   those of tamis.torch.attach. Trainer clips (max_grad_norm), scales and
+                       accumulates as ever: gradients are the rank's own
 
     `state` is the SparseState. Beside each checkpoint every rank saves its own as tamis-rank<r>.pt,
-    and a run that is resumed from one takes it from there.
+    with its optimizer's moments, for Trainer saves those of rank 0; a run that is resumed from one
+    takes it from there.
     """
 
     def __init__(self, density: float = 0.01, **options: "Unpack[StateOptions]") -> None:
@@ -44,15 +45,9 @@ class SparseCallback(TrainerCallback):
                 f"Trainer put the model into {len(ddps)} DistributedDataParallel: tamis exchanges"
                 " in place of one; start with torchrun, without FSDP and DeepSpeed"
             )
-        options = dict(self.options)
-        if args.max_grad_norm:
-            options.setdefault("clip_norm", args.max_grad_norm)
-            args.max_grad_norm = 0
-        self.state = attach(ddps[0], self.density, optimizer=parts["optimizer"], **options)
-        if self.state._attached is not None:
-            self.state._attached.by_value = True  # Trainer clips to infinity, to log the norm
+        self.state = attach(ddps[0], self.density, optimizer=parts["optimizer"], **self.options)
         saved = self._file(args, state)
-        if state.global_step and saved.exists():
+        if state.global_step and saved.exists():  # Trainer has loaded the optimizer before
             self.state.load_state_dict(torch.load(saved))
 
     def on_save(self, args: Any, state: Any, control: Any, **parts: Any) -> None:

@@ -151,14 +151,18 @@ def plain(inside, **options):
     return train
 
 
-def both(model, name):
+def both(reduce):
     """A DistributedOptimizer, and a DDP around the model afterwards, as Trainers make it."""
-    optimizer = tamis.torch.DistributedOptimizer(adamw(model), model, 0.03, reduce="update")
-    net = wrap(model, name)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss(net, name, step).backward()
-        optimizer.step()
+
+    def train(model, name):
+        optimizer = tamis.torch.DistributedOptimizer(sgd(model), model, 0.03, reduce=reduce)
+        net = wrap(model, name)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss(net, name, step).backward()
+            optimizer.step()
+
+    return train
 
 
 def around(model, name):
@@ -181,25 +185,52 @@ def subgroup(model, name):
     raise RuntimeError("works: each group is trained by itself")
 
 
+def closure(model, name):
+    net = wrap(model, name)
+    optimizer = adamw(net)
+    tamis.torch.attach(net, 0.03, optimizer=optimizer)
+    for step in range(STEPS):
+
+        def evaluate():
+            optimizer.zero_grad()
+            value = loss(net, name, step)
+            value.backward()
+            return value
+
+        optimizer.step(evaluate)
+
+
+def rmsprop(net):
+    return torch.optim.RMSprop(parts(net))
+
+
+def lbfgs(net):
+    return torch.optim.LBFGS(parts(net))
+
+
 ROWS = [
     ("attach, AdamW", attach(adamw), "mlp conv tied unused"),
     ("attach, momentum", attach(momentum), "mlp conv tied unused"),
     ("attach, SGD", attach(sgd), "mlp conv tied unused"),
+    ("attach, SGD, sparse means", attach(sgd, reduce="gradient"), "mlp conv tied unused"),
     ("attach, AdamW, clip_norm", attach(adamw, clip_norm=1.0), "mlp conv"),
     ("attach, AdamW, no_sync", micro, "mlp tied"),
     ("attach, AdamW, clip_grad_norm_", attach(adamw, clip), "mlp conv"),
     ("attach, AdamW, backward twice", attach(adamw, again), "mlp"),
+    ("attach, AdamW, closure", closure, "mlp"),
     ("attach, AdamW, around the DDP", around, "mlp"),
     ("attach, AdamW not given", attach(adamw, given=False), "mlp"),
     ("attach, AdamW, update= by hand", attach(adamw, given=False, update="adam"), "mlp"),
     ("attach, ZeRO", attach(zero), "mlp"),
     ("attach, ZeRO, sparse means", attach(zero, given=False, reduce="gradient"), "mlp"),
-    ("attach, RMSprop", attach(lambda net: torch.optim.RMSprop(parts(net))), "mlp"),
+    ("attach, RMSprop", attach(rmsprop), "mlp"),
+    ("attach, LBFGS", attach(lbfgs), "mlp"),
     ("attach, DDP of a subgroup", subgroup, "mlp"),
-    ("wrapper, AdamW, update", plain(adamw, reduce="update"), "mlp tied"),
+    ("wrapper, AdamW", plain(adamw), "mlp tied"),
     ("wrapper, SGD", plain(sgd), "conv"),
-    ("wrapper, AdamW", plain(adamw), "mlp"),
-    ("wrapper and DDP", both, "mlp"),
+    ("wrapper, AdamW, sparse means", plain(adamw, reduce="gradient"), "mlp"),
+    ("wrapper and DDP", both("step"), "mlp"),
+    ("wrapper and DDP, sparse means", both("gradient"), "mlp"),
 ]
 
 

@@ -73,8 +73,11 @@ def by_transformers(wrapper, folder):
     optimizer = adamw(model)
     if wrapper:
         callbacks = []
-        optimizer = tamis.torch.DistributedOptimizer(optimizer, model, reduce="update")
-    trainer_of(model, optimizer, callbacks, folder).train()
+        optimizer = tamis.torch.DistributedOptimizer(optimizer, model, reduce="step")
+    trainer = trainer_of(model, optimizer, callbacks, folder)
+    trainer.train()
+    if trainer.args.max_grad_norm != 1.0 or callbacks[0].state.clip_norm is not None:
+        raise RuntimeError("clipping is not Trainer's own any more")
     return model, callbacks[0].state
 
 
@@ -102,7 +105,7 @@ def by_accelerate(wrapper, folder):
     model = Model()
     optimizer = adamw(model)
     if wrapper:
-        optimizer = tamis.torch.DistributedOptimizer(optimizer, model, reduce="update")
+        optimizer = tamis.torch.DistributedOptimizer(optimizer, model, reduce="step")
     ddp, prepared, loader = accelerator.prepare(
         model, optimizer, torch.utils.data.DataLoader(Data(), 16)
     )
@@ -165,7 +168,7 @@ def by_lightning(wrapper, folder):
         def configure_optimizers(self):
             optimizer = adamw(self.model)
             if wrapper:
-                return tamis.torch.DistributedOptimizer(optimizer, self.model, reduce="update")
+                return tamis.torch.DistributedOptimizer(optimizer, self.model, reduce="step")
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
     module, callbacks = Module(), [] if wrapper else [SparseCallback(density=0.03)]

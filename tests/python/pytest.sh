@@ -22,6 +22,9 @@ trap 'rm -rf "$work"' EXIT
 "$python" -m pytest -q -rs -p no:cacheprovider --basetemp="$work/tmp" \
     --junit-xml="$work/report.xml" "$file" </dev/null
 status=$?
+if [ $status -eq 5 ] && grep -q 'skipped="1"' "$work/report.xml"; then
+    exit 77 # the file as a whole: this torch lacks what it tests
+fi
 [ $status -eq 0 ] || exit $status
 "$python" - "$work/report.xml" <<'END'
 import sys

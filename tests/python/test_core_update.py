@@ -15,7 +15,8 @@ class Plain:
     """What one rank keeps: the formulas of docs/fidelity.md, with one rounding each."""
 
     def __init__(self, reducer, beta1, beta2=0.0, epsilon=0.0, n=N):
-        self.adam = reducer.update["rule"] == "adam"
+        self.rule = reducer.update["rule"]
+        self.adam = self.rule == "adam"
         self.scale, self.decay = reducer.update["scale"], F(reducer.residual_decay)
         self.beta1, self.beta2, self.epsilon = beta1, beta2, F(epsilon)
         self.m, self.v, self.acc = (np.zeros(n, F) for _ in range(3))
@@ -29,9 +30,11 @@ class Plain:
             correct1 = F(1 / (1 - self.beta1**self.t))
             correct2 = F(1 / (1 - self.beta2**self.t))
             u = self.m * correct1 / (np.sqrt(self.v * correct2) + self.epsilon)
-        else:
+        elif self.rule == "momentum":
             self.m = F(self.beta1) * self.m + g
             u = self.m
+        else:
+            u = g.copy()
         self.acc = self.decay * self.acc + u
 
     def clear(self, chosen):
@@ -50,6 +53,8 @@ CASES = [
     (dict(rule="adam", beta1=0.8, beta2=0.95, epsilon=1e-6), (0.8, 0.95, 1e-6), 0.5),
     (dict(rule="adam", beta1=0.0, beta2=0.95, scale=5.0), (0.0, 0.95, 1e-8), 0.95),
     (dict(rule="momentum", beta1=0.5), (0.5,), None),
+    (dict(rule="step", scale=3.0), (0.0,), None),
+    (dict(rule="step", scale=2.0), (0.0,), 0.9),
 ]
 
 
@@ -127,7 +132,14 @@ def test_what_is_left_out_is_what_the_library_advises_for_the_density():
     own = alone(density=0.03, update=dict(scale=3.0), residual_decay=0.25)
     assert (own.update["scale"], own.residual_decay) == (3.0, 0.25)
     momentum = alone(density=0.03, update="momentum")
-    assert (momentum.update["scale"], momentum.residual_decay) == (1.0, 1.0)
+    # Momentum that is cleared every 1 / 0.03 steps gives that much less than it would in the end.
+    kept = 0.9 * (1 - 0.9 ** (1 / 0.03)) / (1 / 0.03 * 0.1)
+    assert momentum.update["scale"] == pytest.approx(1 / (1 - kept), rel=1e-6)
+    assert momentum.residual_decay == 1.0
+    assert alone(density=0.4, update="momentum").update["scale"] == 1.0
+    given = alone(density=0.01, update="step")
+    assert (given.update["beta1"], given.update["scale"]) == (0.0, 10.0)
+    assert given.residual_decay == 0.0
     plain = alone(density=0.03, update=None, residual_decay=None)
     assert (plain.update, plain.residual_decay) == (None, 1.0)
 
@@ -135,9 +147,9 @@ def test_what_is_left_out_is_what_the_library_advises_for_the_density():
 @pytest.mark.parametrize(
     "update, words",
     [
-        ("adamw", 'update is \'adamw\', not "adam" or "momentum"'),
+        ("adamw", 'update is \'adamw\', not "adam", "momentum" or "step"'),
         (0.9, "update is 0.9"),
-        (dict(rule="sgd"), 'rule is \'sgd\', not "adam" or "momentum"'),
+        (dict(rule="sgd"), 'rule is \'sgd\', not "adam", "momentum" or "step"'),
         (dict(betas=0.9), "update has no option 'betas'; options are: rule, beta1"),
         ({1: 2}, "update has no option 1"),
         (dict(beta1=1.0), "beta1 is 1"),

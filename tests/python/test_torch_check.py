@@ -153,8 +153,8 @@ def test_check_equal_names_the_ranks(results):
 
 def alone(model, **options):
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    comm = tamis.Comm.local(1)[0]
-    return tamis.torch.DistributedOptimizer(inner, model, comm=comm, **options)
+    options = dict(dict(comm=tamis.Comm.local(1)[0], reduce="gradient"), **options)
+    return tamis.torch.DistributedOptimizer(inner, model, **options)
 
 
 def step(model, optimizer):
@@ -198,7 +198,7 @@ UNUSED = """
 import torch, tamis, tamis.torch
 model = torch.nn.Linear(3, 3)
 inner = torch.optim.SGD(model.parameters(), lr=0.1)
-optimizer = tamis.torch.DistributedOptimizer(inner, model)
+optimizer = tamis.torch.DistributedOptimizer(inner, model, reduce=REDUCE)
 for step in range(STEPS):
     inner.zero_grad()
     with optimizer.no_sync():
@@ -209,11 +209,18 @@ END
 
 
 @pytest.mark.parametrize(
-    "stepper, end, words",
-    [("inner.step()", "", 1), ("optimizer.step()", "", 0), ("inner.step()", "raise ValueError()", 0)],
+    "stepper, reduce, end, words",
+    [
+        ("inner.step()", "gradient", "", 1),
+        ("optimizer.step()", "gradient", "", 0),
+        ("inner.step()", "gradient", "raise ValueError()", 0),
+        ("inner.step()", "step", "", 0),  # which exchanges, whoever calls it
+        ("pass", "step", "", 1),
+    ],
 )
-def test_at_exit_a_state_without_steps_warns(stepper, end, words):
+def test_at_exit_a_state_without_steps_warns(stepper, reduce, end, words):
     script = UNUSED.replace("STEPS", "2").replace("STEP", stepper).replace("END", end)
+    script = script.replace("REDUCE", repr(reduce))
     job = jobs.alone(script)
     assert job.err.count("ends after 0 steps") == words, job
     assert (job.status == 0) == (end == ""), job

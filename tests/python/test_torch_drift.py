@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What would let replicas drift apart is refused, on all ranks, and what is right is not."""
+"""Means of gradients: what would let replicas drift apart is refused, on all ranks, and what is
+right is not."""
 
 import time
 
@@ -17,7 +18,7 @@ import tamis.torch
 
 
 def wrap(model, **options):
-    options.setdefault("density", 0.05)
+    options = dict(dict(density=0.05, reduce="gradient"), **options)
     inner = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
     return tamis.torch.DistributedOptimizer(inner, model, **options)
 
@@ -248,19 +249,6 @@ def train_alone(model, optimizer):
     optimizer.step()
 
 
-def test_update_mode_says_how_to_clip_there():
-    model = network()
-    inner = torch.optim.AdamW(model.parameters())
-    optimizer = tamis.torch.DistributedOptimizer(
-        inner, model, reduce="update", comm=tamis.Comm.local(1)[0]
-    )
-    optimizer.zero_grad()
-    backward(model)
-    clip(model)
-    with pytest.raises(RuntimeError, match=r"with optimizer.no_sync\(\)"):
-        optimizer.step()
-
-
 def test_a_step_of_the_optimizer_inside_is_found_in_the_next_backward():
     model = network()
     optimizer = alone(model)
@@ -292,9 +280,10 @@ def test_a_step_that_is_skipped_after_synchronize_is_no_reason():
     assert optimizer.tamis.steps == 2
 
 
-def test_parameters_that_come_later_are_refused():
+@pytest.mark.parametrize("reduce", ["gradient", "step"])
+def test_parameters_that_come_later_are_refused(reduce):
     model, head = network(), torch.nn.Linear(5, 2)
-    optimizer = alone(model)
+    optimizer = alone(model, reduce=reduce)
     train_alone(model, optimizer)
     optimizer.optimizer.add_param_group(dict(params=list(head.parameters())))
     before = bits(model)
@@ -303,11 +292,14 @@ def test_parameters_that_come_later_are_refused():
     assert bits(model) == before
 
 
-def test_parameters_that_are_thawed_later_are_refused():
+@pytest.mark.parametrize("reduce", ["gradient", "step"])
+def test_parameters_that_are_thawed_later_are_refused(reduce):
     model = network()
     model[0].weight.requires_grad_(False)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer = tamis.torch.DistributedOptimizer(inner, model, comm=tamis.Comm.local(1)[0])
+    optimizer = tamis.torch.DistributedOptimizer(
+        inner, model, reduce=reduce, comm=tamis.Comm.local(1)[0]
+    )
     train_alone(model, optimizer)
     model[0].weight.requires_grad_(True)
     with pytest.raises(ValueError, match=r"required no gradient.*make a new Distributed"):

@@ -27,11 +27,12 @@ class Trainer:
                 torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
             )
         parameters = self.model.parameters()
-        if kind == "update":
+        if kind == "adamw":
             inner = torch.optim.AdamW(parameters, 0.01, betas=(0.5, 0.99))
-            options["reduce"] = "update"
         else:
             inner = torch.optim.SGD(parameters, 0.1, momentum=0.5)
+        if kind == "gradient":
+            options["reduce"] = kind
         self.optimizer = tamis.torch.DistributedOptimizer(
             inner, self.model, comm=comm, density=0.2, check_every=1, **options
         )
@@ -89,11 +90,41 @@ def reference(kind, last, **options):
     return out[0]
 
 
+def test_rates_are_shared_and_moments_go_back_with_the_rank():
+    """A rank that is one commit ahead goes back with its own moments; rates must be equal."""
+    comms, seen = Comm.local(2, 60000), [{}, {}]
+
+    def work(rank):
+        one = Trainer(comms[rank], "adamw")
+        moments = lambda: str(one.optimizer.optimizer.state_dict()["state"])
+
+        def train(state):
+            while state.step < 3:
+                one.step(state)
+                seen[rank][state.step] = moments()
+                state.commit()
+
+        elastic(train, one.state)
+        one.step(one.state)
+        assert moments() != seen[rank][3]
+        one.state._put_values(one.state._commits[-1])
+        assert moments() != seen[rank][3]  # shared has none of them
+        for part, data in zip(one.state._parts, one.state._commits[-1].reducers):
+            part.load(_pack.decode(data))
+        assert moments() == seen[rank][3]
+        one.optimizer.param_groups[0]["lr"] *= 1 + rank
+        with pytest.raises(Error, match="'optimizer' is not the same"):
+            one.state._check_equal("Then", "Mend it.")
+
+    assert on_ranks(2, work) == [None, None]
+    assert seen[0] != seen[1]
+
+
 @pytest.mark.parametrize(
     "where, overlap",
     [("before", True), ("before", False), ("within", True), ("within", False), ("check", False)],
 )
-@pytest.mark.parametrize("kind", ["gradient", "update"])
+@pytest.mark.parametrize("kind", ["gradient", "adamw", "sgd"])
 def test_an_optimizer_goes_on_with_the_ranks_that_are_left(kind, where, overlap):
     """The victim dies before a step, or between backward() and step(); "check": the others notice
     there, too."""
@@ -128,7 +159,7 @@ def test_steps_that_were_warm_up_go_on():
     assert torch.equal(out[1][0], out[2][0]) and out[1][1] > 0 and out[1][2] == 7
 
 
-@pytest.mark.parametrize("kind", ["gradient", "update"])
+@pytest.mark.parametrize("kind", ["gradient", "adamw", "sgd"])
 @pytest.mark.parametrize("later", [2, 3, 1])
 def test_a_set_of_two_ranks_serves_others(tmp_path, kind, later):
     def run(nranks, steps):
@@ -151,8 +182,16 @@ def test_a_set_of_two_ranks_serves_others(tmp_path, kind, later):
         pending = sum(one["residual"][name].double() for one in held) / 2
         found = sum(one["residual"][name].double() for one in now) / later
         assert torch.allclose(pending, found, atol=1e-7), name
-    inner = [one.optimizer.optimizer.state_dict() for _, one in (before[0], after[-1])]
-    assert str(inner[0]) == str(inner[1]) and after[0][1].schedule.last_epoch == 4
+    inner = [[one.optimizer.optimizer.state_dict() for _, one in row] for row in (before, after)]
+    if kind == "gradient" or later == 2:
+        assert str(inner[0][0]) == str(inner[1][0]) and str(inner[0][1]) == str(inner[1][-1])
+    else:  # all get the mean
+        key = "exp_avg" if kind == "adamw" else "momentum_buffer"
+        for number in range(4):
+            mean = sum(one["state"][number][key] for one in inner[0]) / 2
+            assert all(torch.allclose(one["state"][number][key], mean) for one in inner[1])
+    differ = str(inner[0][0]["state"]) != str(inner[0][1]["state"])
+    assert differ == (kind != "gradient") and after[0][1].schedule.last_epoch == 4
     again = run(later, 6)
     assert all(torch.equal(w, again[0][0]) for w, _ in again)
     assert not torch.equal(again[0][0], before[0][0])
@@ -171,7 +210,7 @@ def test_dtypes_move_with_a_communicator_each():
         with pytest.raises(ValueError, match=r"reducers\[0\] is over another communicator"):
             tamis.run_elastic(print, elastic_state)
         smaller = [comm.shrink([0, 1]) for comm in own]
-        with pytest.raises(ValueError, match="2 dtypes need a communicator each, but 1 came"):
+        with pytest.raises(ValueError, match="2 reducers need a communicator each, but 1 came"):
             state.move(smaller[0])
         report = state.move(smaller)
         assert [group.comm for group in state.groups] == smaller and report["gone"] == 0

@@ -3,6 +3,7 @@
 
 import time
 
+import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,13 +30,14 @@ def train(net, optimizer, seconds):
     return steps
 
 
-def test_the_optimizer_tells_joules_by_phase(tmp_path):
+@pytest.mark.parametrize("options", [dict(reduce="gradient", warmup=2), dict(reduce="step")])
+def test_the_optimizer_tells_joules_by_phase(tmp_path, options):
     with Counter(tmp_path) as counter:
         with Meter(sources="file", files=counter.files, settle_s=0.1) as meter:
             model = network()
             inner = torch.optim.SGD(model.parameters(), lr=0.01)
             optimizer = tamis.torch.DistributedOptimizer(
-                inner, model, density=0.1, transport="local", meter=meter, warmup=2)
+                inner, model, density=0.1, transport="local", meter=meter, **options)
             steps = train(model, optimizer, 1.5)
             totals = await_joules(meter, 100.0)
             energy = optimizer.tamis.stats()["energy"]

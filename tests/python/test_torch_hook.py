@@ -89,7 +89,7 @@ def case_nothing_is_copied():
     inside = [
         any(begin <= p.grad.data_ptr() < end for begin, end in spans) for p in net.parameters()
     ]
-    placed = [place.whole.data_ptr() for place in state._cache.values()]
+    placed = [address for address, _ in state._cache.values()]
     own = sorted(placed) == sorted(buffer.data_ptr() for buffer, _ in seen)
     state.close()
     return same, inside, own

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The optimizer for loops without DistributedDataParallel."""
+"""The optimizer for loops without DistributedDataParallel, over means of gradients."""
 
 import copy
 
@@ -20,7 +20,7 @@ import tamis.torch
 
 
 def wrap(model, rate=0.1, inner=None, **options):
-    options.setdefault("density", 0.05)
+    options = dict(dict(density=0.05, reduce="gradient"), **options)
     inner = inner or torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     return tamis.torch.DistributedOptimizer(inner, model, **options)
 
@@ -185,7 +185,9 @@ def case_sparse_gradient():
     table = torch.nn.Embedding(5, 2, sparse=True)
     rows = [("table", table.weight)]
     inner = torch.optim.SGD(table.parameters(), lr=0.1)
-    optimizer = tamis.torch.DistributedOptimizer(inner, rows, timeout_s=stretch(5))
+    optimizer = tamis.torch.DistributedOptimizer(
+        inner, rows, reduce="gradient", timeout_s=stretch(5)
+    )
     return told(lambda: (table(torch.tensor([1, 2])).sum().backward(), optimizer.step()))
 
 

@@ -2,6 +2,7 @@
 """What is not allowed is met with a sentence, in time, and never in silence."""
 
 import copy
+import gc
 import pickle
 
 import pytest
@@ -285,12 +286,47 @@ def test_dtypes_that_cannot_be_exchanged():
     optimizer = tamis.torch.DistributedOptimizer(inner, model, comm=tamis.Comm.local(1)[0])
     model.double()
     refusal(
-        tamis.Error,
-        "has elements of float64, not float32, and float64 is not supported",
+        ValueError,
+        "parameter 'weight' has torch.float64, shape (2, 2)",
         lambda: (model(torch.ones(1, 2).double()).sum().backward(), optimizer.step()),
     )
+    model = torch.nn.Linear(2, 2)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = tamis.torch.DistributedOptimizer(
+        inner, model, reduce="gradient", comm=tamis.Comm.local(1)[0]
+    )
+    model.double()
+    with pytest.raises((ValueError, tamis.Error), match="float64"):  # in step(), or in backward()
+        model(torch.ones(1, 2).double()).sum().backward()
+        optimizer.step()
+    half = torch.nn.Linear(2, 2).bfloat16()
+    for kind in (torch.optim.SGD, torch.optim.AdamW):
+        refusal(
+            TypeError,
+            f"the step of {kind.__name__} is exchanged as what it changes, which 16 bits round",
+            lambda: alone(half, optimizer=kind(half.parameters(), lr=0.1)),
+        )
     weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))
     refusal(TypeError, "'w' is torch.complex64", lambda: alone([("w", weight)]))
+
+
+def test_an_optimizer_has_one_state():
+    model = torch.nn.Linear(2, 2)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = alone(model, optimizer=inner)
+    refusal(RuntimeError, "this SGD already", lambda: alone(model, optimizer=inner))
+    del state  # not closed
+    gc.collect()
+    model(torch.ones(1, 2)).sum().backward()
+    refusal(RuntimeError, "keep what attach returned", inner.step)
+    state = alone(model, optimizer=inner)
+    inner.step()
+    assert state.steps == 1
+    state.close()
+    inner.step()  # is its own again
+    state = alone(model, optimizer=inner)
+    inner.step()
+    assert state.steps == 1
 
 
 def test_parameters_without_names():
@@ -345,7 +381,8 @@ def test_strides_with_holes():
 def test_options():
     model = torch.nn.Linear(2, 2)
     refusal(ValueError, "warmup", lambda: alone(model, warmup=-1))
-    refusal(tamis.Error, "density", lambda: alone(model, density=0.0))
+    for density in (0.0, 1.5, -0.1):
+        refusal(ValueError, "not a share in (0, 1]", lambda: alone(model, density=density))
     refusal(tamis.Error, "nonsense", lambda: alone(model, scheme="nonsense"))
     refusal(TypeError, "no_such_option", lambda: alone(model, no_such_option=1))
     two = [("a", torch.nn.Parameter(torch.zeros(2))),

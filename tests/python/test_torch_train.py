@@ -197,9 +197,11 @@ def case_load_names_what_differs(folder):
         refused(state, saved, parameters=more),
         refused(state, saved, parameters=less),
         refused(state, saved, residual={}),
+        refused(state, saved, exchanges=["steps of SGD"]),
+        refused(state, saved, optimizers=[{}]),
     ]
-    damaged = dict(saved, control={"float32": saved["control"]["float32"].clone()})
-    damaged["control"]["float32"][40] ^= 1
+    damaged = dict(saved, control=[saved["control"][0].clone()])
+    damaged["control"][0][40] ^= 1
     try:
         state.load_state_dict(damaged)
         told.append(None)
@@ -308,7 +310,7 @@ def test_load_names_what_differs_and_changes_nothing(resumed):
         ranks.values(resumed, "case_load_names_what_differs")
     ):
         words = ["rank", "nranks", "scheme", "format", "warmup", "0.weight", "extra", "2.bias",
-                 "residual", "TAMIS_E_FORMAT"]
+                 "residual", "exchanges", "1 optimizers were saved", "TAMIS_E_FORMAT"]
         for word, sentence in zip(words, told):
             assert sentence and word in sentence
         assert same

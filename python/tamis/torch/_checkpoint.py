@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What a checkpoint holds of a SparseState: residuals and moments by name, the rest as bytes."""
+"""What a checkpoint holds of a SparseState: residuals by name, thresholds as bytes, and the state of
+optimizers that step by each rank's own gradient."""
 
+import copy
 import ctypes
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Union
 
@@ -11,7 +13,7 @@ from ._group import Group
 if TYPE_CHECKING:
     from ._state import SparseState
 
-FORMAT = 1
+FORMAT = 2
 
 
 def _belongs(state: "SparseState") -> Dict[str, Any]:
@@ -23,7 +25,7 @@ def _belongs(state: "SparseState") -> Dict[str, Any]:
         "scheme": state.scheme,
         "op": state.op,
         "warmup": state.warmup,
-        "update": state.update,
+        "exchanges": [exchange.name for exchange in state.exchanges],
     }
 
 
@@ -31,7 +33,7 @@ def _shapes(state: "SparseState") -> Dict[str, List[Any]]:
     return {
         name: [_dtype(group), *parameter.shape]
         for group in state.groups
-        for name, parameter in zip(group.names, group.parameters)
+        for name, parameter in zip(group.names, group.memory())
     }
 
 
@@ -40,25 +42,37 @@ def _dtype(group: Group) -> str:
 
 
 def save(state: "SparseState") -> Dict[str, Any]:
-    vectors: Dict[str, Dict[str, torch.Tensor]] = {"residual": {}}
-    passes: Dict[str, int] = {}
-    control: Dict[str, torch.Tensor] = {}
+    residual: Dict[str, torch.Tensor] = {}
     for group in state.groups:
-        wholes, passes[_dtype(group)] = group.vectors()
-        for kind, whole in wholes.items():
-            vectors.setdefault(kind, {}).update(group.pieces(whole))
-        # A tensor: torch.load(weights_only=True) takes it in all versions, unlike bytes.
-        data = bytearray(group.sparse.control())
-        control[_dtype(group)] = torch.frombuffer(data, dtype=torch.uint8)
+        if group.keeps:
+            residual.update(group.pieces(group.residual()))
     return dict(
         _belongs(state),
         density=state.density,
         steps=state.steps,
+        made=[exchange.steps for exchange in state.exchanges],
         parameters=_shapes(state),
-        control=control,
-        passes=passes,
-        **vectors,
+        control=[_tensor(group.sparse.control()) for group in state.groups],
+        residual=residual,
+        optimizers=[_copied(one.state_dict()) for one in state.local_optimizers()],
     )
+
+
+def _copied(value: Any) -> Any:
+    """In host memory: a device may have no room for it twice. Counts of steps stay where they are."""
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(one) for one in value)
+    moves = isinstance(value, torch.Tensor) and value.device.type != "cpu" and value.numel() > 1
+    if moves and not hasattr(value, "_local_tensor"):
+        return value.detach().cpu()
+    return copy.deepcopy(value)
+
+
+def _tensor(data: bytes) -> torch.Tensor:
+    """torch.load(weights_only=True) takes tensors in all versions, unlike bytes."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def load(
@@ -74,19 +88,23 @@ def load(
     _check_format(saved)
     if strict:
         _compare(state, saved)
-    elif (saved.get("update") is None) != (state.update is None):
+    elif _kinds(saved["exchanges"]) != _kinds([exchange.name for exchange in state.exchanges]):
         raise ValueError(
-            "a residual of gradients cannot serve updates: the state was saved with update"
-            f" {saved.get('update')}, here it is {state.update}"
+            "a residual of gradients cannot serve steps, nor the other way round: saved were"
+            f" {saved['exchanges']}, here are {[exchange.name for exchange in state.exchanges]}"
         )
     taken: List[str] = []
     _restore(state, saved, strict, taken)
     if strict:
-        state.steps = saved["steps"]
+        for exchange, made in zip(state.exchanges, saved["made"]):
+            exchange.steps = made
         state.density = saved["density"]
-        state._follow_density()
         state._choose()
     return taken
+
+
+def _kinds(names: List[str]) -> List[bool]:
+    return [name == "gradients" for name in names]
 
 
 def _check_format(saved: Any) -> None:
@@ -102,7 +120,7 @@ def _regroup(states: Sequence[Dict[str, Any]], rank: int, nranks: int) -> Dict[s
         old ranks     0 1 2 3 4
         new rank 0    0 + 2 + 4    residuals; with op "mean" times new / old, for a rank's part in
         new rank 1    1 + 3        the mean is 1 / ranks
-        every one     mean of all moments
+        every one     mean of what the optimizers keep
     """
     old = len(states)
     for number, one in enumerate(states):
@@ -115,22 +133,33 @@ def _regroup(states: Sequence[Dict[str, Any]], rank: int, nranks: int) -> Dict[s
         return states[rank]
     share = nranks / old if states[0]["op"] == "mean" else 1.0
     merged = dict(states[0], rank=rank, nranks=nranks, control=None)
-    merged["residual"] = _sums(states, "residual", range(rank, old, nranks), share)
-    for kind in ("first", "second"):
-        if kind in merged:
-            merged[kind] = _sums(states, kind, range(old), 1.0 / old)
+    merged["residual"] = _sums(states, range(rank, old, nranks), share)
+    merged["optimizers"] = _mean([one["optimizers"] for one in states])
     return merged
 
 
 def _sums(
-    states: Sequence[Dict[str, Any]], kind: str, ranks: Sequence[int], factor: float
+    states: Sequence[Dict[str, Any]], ranks: Sequence[int], factor: float
 ) -> Dict[str, torch.Tensor]:
     """Sums in the order of the ranks, so that every process gets the same bits."""
-    sums = {name: torch.zeros_like(tensor) for name, tensor in states[0][kind].items()}
+    sums = {name: torch.zeros_like(tensor) for name, tensor in states[0]["residual"].items()}
     for rank in ranks:
         for name, sum_ in sums.items():
-            sum_ += states[rank][kind][name]
+            sum_ += states[rank]["residual"][name]
     return {name: sum_.mul_(factor) for name, sum_ in sums.items()}
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Of whatever an optimizer's state_dict holds: mean of float tensors, else that of rank 0."""
+    first = values[0]
+    if isinstance(first, torch.Tensor) and first.is_floating_point():
+        same = all(one.shape == first.shape for one in values)
+        return sum(one.double() for one in values).div_(len(values)).to(first) if same else first
+    if isinstance(first, dict):
+        return {key: _mean([one.get(key, value) for one in values]) for key, value in first.items()}
+    if isinstance(first, list):
+        return [_mean(row) for row in zip(*values)]
+    return first
 
 
 def _compare(state: "SparseState", saved: Dict[str, Any]) -> None:
@@ -152,40 +181,50 @@ def _compare(state: "SparseState", saved: Dict[str, Any]) -> None:
 
 
 def _restore(state: "SparseState", saved: Dict[str, Any], strict: bool, taken: List[str]) -> None:
-    """Restore all groups or none: when a later one refuses, undo those already changed."""
-    undo = []
+    """Restore all or nothing: when a later part refuses, undo those already changed."""
+    undo: List[Any] = []
     try:
-        for group in state.groups:
-            before = (group.sparse.control(), *group.vectors())
-            wholes = {kind: whole.clone() for kind, whole in before[1].items()}
-            for kind, whole in wholes.items():
-                names = _fill(group, kind, whole, saved.get(kind, {}), strict)
-                taken.extend(names if kind == "residual" else [])
+        for number, group in enumerate(state.groups):
+            before = (group.sparse.control(), group.residual() if group.keeps else None)
+            residual = None if before[1] is None else before[1].clone()
+            if residual is not None:
+                taken.extend(_fill(group, residual, saved["residual"], strict))
             control: Optional[bytes] = None
             if strict and saved["control"] is not None:
-                control = _bytes(saved["control"][_dtype(group)])
+                control = _bytes(saved["control"][number])
             undo.append((group, before))
             if strict and control is None and saved["density"] != state.density:
                 group.sparse.set_density(saved["density"])
-            group.restore(control, wholes, saved.get("passes", {}).get(_dtype(group), before[2]))
+            group.restore(control, residual)
+        _restore_optimizers(state, saved, strict)
     except BaseException:
         for group, before in undo:
             group.restore(*before)
         raise
 
 
+def _restore_optimizers(state: "SparseState", saved: Dict[str, Any], strict: bool) -> None:
+    """Their own states, which differ from rank to rank."""
+    own, theirs = state.local_optimizers(), saved["optimizers"]
+    if strict and len(own) != len(theirs):
+        raise ValueError(f"{len(theirs)} optimizers were saved, here are {len(own)}")
+    for optimizer, values in zip(own, theirs):
+        if strict:
+            optimizer.load_state_dict(values)
+
+
 def _fill(
-    group: Group, kind: str, whole: torch.Tensor, saved: Dict[str, torch.Tensor], strict: bool
+    group: Group, residual: torch.Tensor, saved: Dict[str, torch.Tensor], strict: bool
 ) -> List[str]:
     """Names of the parameters for which something was saved."""
     taken = []
-    for name, piece in group.pieces(whole).items():
+    for name, piece in group.pieces(residual).items():
         source = saved.get(name)
         if source is not None and source.shape == piece.shape:
             piece.copy_(source)
             taken.append(name)
         elif strict:
-            raise ValueError(f"the {kind} of {name!r} is missing or has another shape")
+            raise ValueError(f"the residual of {name!r} is missing or has another shape")
     return taken
 
 

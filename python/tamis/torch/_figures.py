@@ -19,26 +19,35 @@ class Figures:
         self.wire_bytes = self.dense_bytes = 0
         self.seconds = dict.fromkeys(PHASES + ("exposed",), 0.0)
         self.last: Dict[str, Any] = {}
+        self._lasts: Dict[int, Dict[str, Any]] = {}  # by exchange
         self.gradient_norm: Optional[float] = None  # of the whole gradient of this rank
         self.history = History()
         self._ended = float("nan")  # when the last step ended: seconds of perf_counter
 
     def add(
-        self, groups: List[Group], rows: List[Dict[str, Any]], exposed_s: float, lost: bool
+        self,
+        exchange: int,
+        groups: List[Group],
+        rows: List[Dict[str, Any]],
+        exposed_s: float,
+        lost: bool,
     ) -> None:
-        """Add a step that has ended; backward (or step) waited `exposed_s` for it."""
+        """Add a step of an exchange that has ended; backward (or step) waited `exposed_s` for it. The
+        last step is that of all exchanges, of which the first one counts."""
         last = {
             "length": sum(group.layout.length for group in groups),
             "selected": 0 if lost else sum(row["selected"] for row in rows),
             "wire_bytes": sum(row["wire_bytes"] for row in rows),
             "dense_bytes": sum(dense_bytes(group) for group in groups),
             "seconds": {phase: sum(row[phase + "_s"] for row in rows) for phase in PHASES},
+            "residual_norm": sum(row["residual_norm"] ** 2 for row in rows) ** 0.5,
         }
         last["seconds"]["exposed"] = exposed_s
+        self._lasts[exchange] = last
+        self.last = _sum_of(list(self._lasts.values()))
         if self.gradient_norm is not None:
-            last["gradient_norm"] = self.gradient_norm
-        self.last = last
-        self.steps += 1
+            self.last["gradient_norm"] = self.gradient_norm
+        self.steps += exchange == 0
         self.lost += lost
         self.wire_bytes += last["wire_bytes"]
         self.dense_bytes += last["dense_bytes"]
@@ -79,6 +88,15 @@ class Figures:
                 for group in groups
             ],
         }
+
+
+def _sum_of(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
+    counts = ("length", "selected", "wire_bytes", "dense_bytes")
+    found: Dict[str, Any] = {name: sum(row[name] for row in rows) for name in counts}
+    found["residual_norm"] = sum(row["residual_norm"] ** 2 for row in rows) ** 0.5
+    phases = rows[0]["seconds"]
+    found["seconds"] = {name: sum(row["seconds"][name] for row in rows) for name in phases}
+    return found
 
 
 def _ratios(row: Dict[str, Any]) -> Dict[str, Optional[float]]:

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 
 from .. import _core
-from ._parameters import DTYPES, shaped
+from ._parameters import DTYPES, local, shaped
 
 
 class Waiter:
@@ -62,20 +62,24 @@ class Waiter:
 
 
 class Place:
-    """The places of some segments' gradients. Holds the tensors, so their memory is not reused."""
+    """The places of some segments' gradients. Holds the tensors, so their memory is not reused.
 
-    __slots__ = ("group", "segments", "tensors", "plan", "whole")
+    With `before` they are parameters after a step and before it; rates, one a segment, are then to
+    be set in every step.
+    """
+
+    __slots__ = ("group", "segments", "tensors", "plan", "rates")
 
     def __init__(
         self,
         group: "Group",
         segments: List[int],
         tensors: List[torch.Tensor],
-        whole: torch.Tensor,
+        before: Optional[List[torch.Tensor]] = None,
     ) -> None:
         self.group, self.segments, self.tensors = group, segments, tensors
-        self.whole = whole  # a tensor with the elements of all of them
-        self.plan = group.reducer.plan(segments, tensors)
+        self.plan = group.reducer.plan(segments, tensors, before)
+        self.rates: Optional[List[float]] = None
 
 
 class Group:
@@ -94,10 +98,12 @@ class Group:
         self.parameters = [parameter for _, parameter in rows]
         self.dtype = rows[0][1].dtype
         self.comm = comm
-        self.layout = _core.Layout([(name, p.numel()) for name, p in rows])
+        self.layout = _core.Layout([(name, local(p).numel()) for name, p in rows])
         options = dict(options, dtype=DTYPES[self.dtype])
         self.sparse = _core.Reducer(comm, self.layout, **options)
-        self.kinds = kinds(options["scheme"] == "dense", self.sparse.update)
+        self.scheme = options["scheme"]
+        self.update = self.sparse.update
+        self.keeps = self.scheme != "dense"  # a residual
         self.ranks_per_node = max(1, options.get("ranks_per_node", 0))
         self.held = held(self.sparse) if self.ranks_per_node > 1 else None
         self.dense = None
@@ -114,8 +120,20 @@ class Group:
         self.host_waits = host_waits
         self._joined: Optional[_core.Reducer] = None  # whose device made the last step
         self._untold = False  # nobody has asked for its outcome
+        self.late = False  # what finish() says is of the step before
         # Steps by reducer, as these count them. One that a device runs they count when it has ended.
         self._made = self._counted()
+
+    def memory(self) -> List[torch.Tensor]:
+        """Where the parameters are on this rank."""
+        return [local(parameter) for parameter in self.parameters]
+
+    @property
+    def takes_before(self) -> bool:
+        """Whether the reducer of the next step takes parameters before and after a step."""
+        update, here = self.sparse.update, self.parameters[0].device.type == "cpu"
+        moments = update is None or update["rule"] == "adam" or update["beta1"] != 0.0
+        return here and self.dtype == torch.float32 and self.reducer is self.sparse and not moments
 
     def choose(self, warm: bool) -> bool:
         """Choose the reducer of the next steps. True if it changed: old plans are then void."""
@@ -143,8 +161,8 @@ class Group:
         """Bring the ranks to the same step. Returns the steps made, by reducer."""
         return [int(reducer.align()) for reducer in self._reducers()]
 
-    def ready(self, plan: _core.Plan, scale: float, stream: int) -> None:
-        self.reducer.ready(plan, scale, stream)
+    def ready(self, place: Place, scale: float, stream: int) -> None:
+        self.reducer.ready(place.plan, scale, stream, place.rates)
         if self.waiter is not None:
             self.waiter.begin(self.reducer)
 
@@ -154,6 +172,7 @@ class Group:
         A device that runs a step by itself puts it there in the order of the stream, and what
         became of the step is known later. So this tells of the step before, on all ranks alike.
         """
+        self.late = False
         if self.waiter is not None and self.waiter.waiting:
             self.waiter.join()
         elif self.host_waits:
@@ -167,10 +186,14 @@ class Group:
         self.reducer.join(stream)
         if self.reducer.driver[0] == "host":  # join has waited
             return not self.reducer.stats()["skipped"]
-        self._untold = True
+        self._untold = self.late = True
         if before is None:
             return True
-        return before.outcome(1 if before is self.reducer else 0)
+        try:
+            return before.outcome(1 if before is self.reducer else 0)
+        except _core.Error as error:
+            error.late = True  # of the step before: this one has a result
+            raise
 
     def outcome(self) -> None:
         """Wait for the last step and raise what became of it, once. The next step tells it, too, for
@@ -192,22 +215,8 @@ class Group:
         whole[self.held] = part
         return whole
 
-    def vectors(self) -> Tuple[Dict[str, torch.Tensor], int]:
-        """Copies of this rank's state vectors (residual, moments) by kind, in the form of
-        residual(), and the passes that made the moments."""
-        wholes = {kind: torch.empty(self.layout.length) for kind in self.kinds[1:]}
-        passes = 0
-        if self.sparse.update is not None:
-            passes = self.sparse.moments(wholes.get("first"), wholes.get("second"))
-        if self.kinds:
-            wholes["residual"] = self.residual()
-        return wholes, passes
-
-    def restore(
-        self, control: Optional[bytes], wholes: Dict[str, torch.Tensor], passes: int
-    ) -> None:
-        """Restore what vectors() gave. Control None: thresholds and step number stay."""
-        residual = wholes.get("residual")
+    def restore(self, control: Optional[bytes], residual: Optional[torch.Tensor]) -> None:
+        """Restore what control() and residual() gave. Control None: thresholds and step number stay."""
         if residual is not None and self.held is not None:
             part = residual[self.held]
             if part.count_nonzero() != residual.count_nonzero():
@@ -218,8 +227,6 @@ class Group:
             residual = part
         if control is not None or residual is not None:
             self.sparse.restore(control, residual)
-        if self.sparse.update is not None:
-            self.sparse.restore_moments(wholes.get("first"), wholes.get("second"), passes)
         self._made[0] = int(self.sparse.stats()["steps"])
 
     def take_back(self, results: torch.Tensor, op: str) -> None:
@@ -229,15 +236,14 @@ class Group:
         holds the element adds it for all ranks of its node.
         """
         share = self.ranks_per_node / (1 if op == "mean" else self.comm.nranks)
-        if self.sparse.update is not None:
-            share /= self.sparse.update["scale"]
         residual = self.residual().add_(results, alpha=share)
         self.sparse.restore(None, residual if self.held is None else residual[self.held])
 
     def pieces(self, whole: torch.Tensor) -> Dict[str, torch.Tensor]:
         """The runs of `whole` that belong to the parameters, in their shapes. Views."""
-        runs = torch.split(whole, [p.numel() for p in self.parameters])
-        rows = zip(self.names, runs, self.parameters)
+        memory = self.memory()
+        runs = torch.split(whole, [tensor.numel() for tensor in memory])
+        rows = zip(self.names, runs, memory)
         return {name: shaped(run, parameter) for name, run, parameter in rows}
 
     def settle(self, limit_s: float) -> None:
@@ -275,16 +281,6 @@ class Group:
         self.sparse.close()
         if self.dense is not None:
             self.dense.close()
-
-
-def kinds(dense: bool, update: Optional[Dict[str, Any]]) -> List[str]:
-    """The vectors that a reducer keeps: the residual, and the moments of its rule."""
-    found = [] if dense else ["residual"]
-    if update is not None and update["beta1"] > 0:
-        found.append("first")
-    if update is not None and update["rule"] == "adam":
-        found.append("second")
-    return found
 
 
 def held(reducer: _core.Reducer) -> torch.Tensor:

@@ -3,7 +3,7 @@
 
 import sys
 import warnings
-from typing import Iterable, Tuple
+from typing import Iterable, List, Sequence, Tuple
 
 import torch
 
@@ -38,14 +38,27 @@ def check_options(comm: _core.Comm, options: str) -> None:
 def check_parameters(
     rows: Iterable[Tuple[str, torch.Tensor]], comm: _core.Comm, step: int
 ) -> None:
-    """Compare named tensors over all ranks: a small all-gather for each.
+    """Compare named tensors over all ranks: one all-gather, and more where there is a difference.
 
     Collective: yes, between steps
     Errors:     `Error` MISMATCH, on all ranks, naming the first that differs, and the ranks
     """
+    names, digests = [], []
     for name, tensor in rows:
+        names.append(name)
+        digests.append(_core.digest(flat(tensor.detach()).cpu()).to_bytes(8, "little"))
+    try:
+        _core.check_equal(comm, b"".join(digests))
+    except _core.Error as error:
+        if error.status == "TAMIS_E_MISMATCH":
+            _name_parameter(names, digests, comm, step)
+        raise
+
+
+def _name_parameter(names: List[str], digests: List[bytes], comm: _core.Comm, step: int) -> None:
+    for name, digest in zip(names, digests):
         try:
-            _core.check_equal(comm, flat(tensor.detach()).cpu())
+            _core.check_equal(comm, digest)
         except _core.Error as error:
             raise _differ(
                 error,
@@ -54,6 +67,26 @@ def check_parameters(
                 " state.comm); if they were equal, something changes them on one rank only."
                 " check_every=0 leaves this check out.",
             )
+
+
+def check_rates(
+    optimizers: Sequence[torch.optim.Optimizer], comm: _core.Comm, step: int
+) -> None:
+    """Compare learning rates and weight decays, by which each rank applies what all have chosen."""
+    rows = [
+        (float(group["lr"]), float(group.get("weight_decay", 0.0)))
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+    ]
+    try:
+        _core.check_equal(comm, repr(rows).encode())
+    except _core.Error as error:
+        raise _differ(
+            error,
+            f"Before step {step} the learning rates and weight decays of rank {comm.rank} are"
+            f" {rows}, which is not so on all ranks",
+            "Step schedulers alike on all ranks, and feed them what all ranks have in common.",
+        )
 
 
 def tell_unused() -> None:

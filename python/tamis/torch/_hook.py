@@ -4,21 +4,33 @@
 DDP compares the annotations of a hook as objects, so this file must not turn them into strings.
 """
 
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional
 
 import torch
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from ._group import Place
+from ._group import Group, Place
+from ._kinds import GRADIENT
 from ._parameters import flat
+from ._sharded import attach_sharded, is_sharded
+from ._stepper import GradientStepper
 from ._state import SparseState
-from ._takeover import Attached, check_groups, innermost, take_over
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._options import StateOptions
+
+
+class _Attached:
+    """What attach registers: a copy of the DistributedDataParallel has no hook, and no state."""
+
+    def __init__(self, state: Optional[SparseState]) -> None:
+        self.state = state
+
+    def __reduce__(self) -> Any:
+        return _Attached, (None,)
 
 
 def sparse_hook(
@@ -32,145 +44,162 @@ def sparse_hook(
 
     backward() raises errors with their own type.
     """
+    if isinstance(state, _Attached):
+        state = state.state
     buffer = bucket.buffer()
     index = bucket.index()
+    if buffer.is_sparse:
+        _refuse_sparse(state)
     future = torch.futures.Future() if buffer.device.type == "cpu" else _device_future(buffer)
     if index == 0:
         state._futures.clear()
     state._futures.append((future, buffer))
     try:
-        place = state._cache.get(index)
-        if place is None or place.whole.data_ptr() != buffer.data_ptr():
-            place = _locate(state, bucket, buffer)
-        if index == 0:
-            _refuse_half_a_step(state)
-            if state._attached is not None:
-                state._attached.begin()
-        state._mark(place)
+        state.check()
+        hooked = state.hooked
+        if hooked is not None:
+            if index == 0:
+                _refuse_half_a_step(state)
+            for place in _places(state, bucket, buffer):
+                state.mark(place)
         if bucket.is_last():
-            state._finish()
+            if hooked is not None:
+                state.finish(hooked)
             _complete(state)
-            _tell_attached(state, lost=False)
+            _tell_steppers(state)
     except BaseException as error:
-        state._fail(error)
+        state.fail(error)
         _complete(state)
-        _tell_attached(state, lost=True)
         _raise_after_backward(state, error)
     return future
 
 
 def attach(
-    ddp: DistributedDataParallel,
+    ddp: torch.nn.Module,
     density: float = 0.01,
-    optimizer: Optional[torch.optim.Optimizer] = None,
+    optimizer: Any = None,
     reduce: Optional[str] = None,
-    scale: Optional[float] = None,
     match: Optional[float] = None,
+    across: Any = None,
     **more: "Unpack[StateOptions]",
 ) -> SparseState:
     """Let a DistributedDataParallel exchange sparsely: make its state, register the hook.
 
-        state = tamis.torch.attach(ddp, density=0.03, optimizer=adamw)
+        state = tamis.torch.attach(ddp, density=0.08, optimizer=adamw)
         ...                                  # the rest of the script stays as it is
 
-    optimizer  the one that steps, before its first step. AdamW, Adam, and SGD with momentum become
-               update mode: the library makes their step from each rank's own gradient, the largest
-               entries of it travel, and optimizer.step() applies them, with its learning rates and
-               weight decay. Plain SGD stays as it is. Others are refused. param_groups, schedulers
-               and step(closure) stay the user's
-    reduce     "gradient": whatever the optimizer is, it gets sparse means; None: what suits it
-    scale, match   as of DistributedOptimizer, in update mode
+    optimizer  the one that steps, or a list of those that do. SGD gets the mean of sparse gradients.
+               Of others each rank makes the step from its own gradient, with the optimizer's own
+               state, and in step() the largest entries of what it has changed are exchanged: what
+               suits which is a table (docs/python.md). Clipping, schedulers, param_groups,
+               GradScaler, step(closure), state_dict stay as in the script. With density 1 the mean
+               of whole gradients goes to any of them, as without tamis
+    reduce     "gradient": whatever the optimizer is, it gets sparse means; "step": whatever it is,
+               its steps are exchanged; None: what suits it
+    match      norm of what is applied, in units of that of a rank's own step; None: by density
+    across     for a module of fully_shard: the mesh, or process group, of the ranks that hold the same
+               shards; None: the other dimension of the mesh that it was sharded over
     more       those of SparseState, among them clip_norm=1.0, scaler=, meter=
 
-    Without `optimizer` the gradients are sparse means, which harm adaptive optimizers: the first
-    step warns if the parameters belong to one. With update="adam" and no `optimizer` the gradients
-    hold Adam's step, and torch.optim.SGD(params, lr, weight_decay=wd) applies it, with the lr and
-    wd of AdamW and no momentum.
+    A module that fully_shard has sharded over the ranks of each node may stand in the place of
+    `ddp`: torch then sums gradients inside the nodes, and shards are exchanged across them.
 
-    In update mode gradients are steps from backward() to step(): clip_grad_norm_, a GradScaler that
-    was not given as `scaler`, and a second backward pass outside ddp.no_sync() raise RuntimeError.
+    Parameters that no given optimizer has get means of sparse gradients, which harm adaptive
+    optimizers: the first step warns if they belong to one.
 
-    no_sync(), gradient_as_bucket_view, static_graph and Join work; under Join not in update mode,
-    where a rank without inputs makes no step. With find_unused_parameters, if no rank used a
-    parameter in a step, DDP leaves its gradient unchanged, so what the residual gave for it in that
-    step is not applied.
+    no_sync(), gradient_as_bucket_view, static_graph work; Join does with gradients, not where steps
+    are exchanged, for a rank without inputs makes none. With find_unused_parameters, if no rank used
+    a parameter in a step, DDP leaves its gradient unchanged, so what the residual gave for it in
+    that step is not applied.
 
     Collective: yes, over the process group of `ddp`
-    Errors:     as SparseState; TypeError if `ddp` is not a DDP, or the optimizer's rule is unknown
+    Errors:     as SparseState; TypeError if `ddp` is not a DDP, or for an optimizer that cannot be
+                exchanged
     """
+    if is_sharded(ddp):
+        return attach_sharded(ddp, density, optimizer, across, dict(more, reduce=reduce, match=match))
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
-            f"attach takes a DistributedDataParallel, not a {type(ddp).__name__}: for a plain loop"
-            " use tamis.torch.DistributedOptimizer"
+            "attach takes a DistributedDataParallel or a module of fully_shard, not a"
+            f" {type(ddp).__name__}: for a plain loop use tamis.torch.DistributedOptimizer"
         )
-    options: Dict[str, Any] = dict(more)
-    taken = None
-    if optimizer is not None:
-        optimizer = innermost(optimizer)
-        if reduce is None and options.get("update") is None and not _is_plain(optimizer):
-            reduce = "update"
-        taken = take_over(optimizer, reduce, dict(scale=scale, match=match), options)
-    elif reduce == "update" or scale is not None or match is not None:
-        raise TypeError(
-            'reduce="update", scale and match need the optimizer whose rule is taken over: write'
-            " tamis.torch.attach(ddp, optimizer=optimizer)"
-        )
-    state = SparseState(ddp, density, **options)
-    state._tell_adaptive = optimizer is None and reduce is None
-    if taken is not None:
-        check_groups(taken.optimizer, frozenset(state._index))
-        state._taken, state._attached = taken, Attached(taken, state)
-    ddp.register_comm_hook(state, sparse_hook)
+    _refuse_second_hook(ddp)
+    state = SparseState(ddp, density, optimizer=optimizer, reduce=reduce, match=match, **more)
+    state._tell_adaptive = state._tell_adaptive and reduce is None
+    for one in state.optimizers:
+        if not any(stepper.optimizer is one for stepper in state.steppers):
+            state.steppers.append(GradientStepper(one, GRADIENT, state))
+    try:
+        ddp.register_comm_hook(_Attached(state), sparse_hook)
+    except BaseException:  # torch 1.13 does not tell beforehand that it has one
+        state._unused.detach()
+        state.close()
+        raise
     return state
 
 
-def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a sum of gradients that arrives late is only a step made late."""
-    return type(optimizer) is torch.optim.SGD and not any(
-        group["momentum"] for group in optimizer.param_groups
-    )
+def _refuse_second_hook(ddp: DistributedDataParallel) -> None:
+    for hook, given in getattr(ddp, "_comm_hooks", ()):
+        if isinstance(given, _Attached) and given.state is None:  # of what this is a copy of
+            continue
+        name = getattr(hook, "__name__", type(hook).__name__)
+        raise RuntimeError(
+            f"this DistributedDataParallel has a communication hook already ({name}): torch takes"
+            " one. Leave that out, or wrap the model anew"
+        )
 
 
-def _tell_attached(state: SparseState, lost: bool) -> None:
-    """Tell it when DDP has ended the step, and put results into the parameters' gradients."""
-    if state._attached is None:
-        return
-    attached = state._attached
-    queue = torch.autograd.Variable._execution_engine.queue_callback
-    try:
-        queue(lambda: queue(lambda: attached.ended(lost)))  # as in _raise_after_backward
-    except RuntimeError:
-        attached.ended(lost)
+def _tell_steppers(state: SparseState) -> None:
+    """Tell those that watch gradients when DDP has ended the step, and put results into them."""
+    for stepper in state.steppers:
+        if not isinstance(stepper, GradientStepper):
+            continue
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        try:
+            queue(lambda ended=stepper.ended: queue(ended))  # as in _raise_after_backward
+        except RuntimeError:
+            stepper.ended()
 
 
 def _device_future(buffer: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":
     return torch.futures.Future(devices=[buffer.device])
 
 
-def _locate(state: SparseState, bucket: GradBucket, buffer: torch.Tensor) -> Place:
-    """Make the Place of a new bucket: the first step, or DDP has rebuilt its buckets."""
-    state.check()
-    if buffer.is_sparse:
-        raise TypeError(
-            f"rank {state.comm.rank}: a gradient is sparse (an embedding with sparse=True), which"
-            " is not supported: make it with sparse=False"
-        )
-    rows = [
-        (*state._locate(parameter), gradient)
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients())
-        if parameter.numel()
+def _refuse_sparse(state: SparseState) -> NoReturn:
+    """At once: DistributedDataParallel could not end the step either."""
+    error = TypeError(
+        f"rank {state.comm.rank}: a gradient is sparse (an embedding with sparse=True), which is not"
+        " supported: make it with sparse=False"
+    )
+    state.fail(error)
+    raise error
+
+
+def _places(state: SparseState, bucket: GradBucket, buffer: torch.Tensor) -> List[Place]:
+    """Those of the gradients in a bucket that are exchanged; made anew in the first step, and where
+    DDP has rebuilt its buckets."""
+    known = state._cache.get(bucket.index())
+    if known is not None and known[0] == buffer.data_ptr():
+        return known[1]
+    rows: Dict[Group, List[Any]] = {}
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+        if parameter.numel():
+            group, segment = state.locate(parameter)
+            rows.setdefault(group, []).append((segment, flat(gradient)))
+    made = [
+        Place(group, [segment for segment, _ in found], [run for _, run in found])
+        for group, found in rows.items()
+        if state.hooked is not None and group in state.hooked.groups
     ]
-    groups, segments, tensors = zip(*rows)
-    place = Place(groups[0], list(segments), list(tensors), flat(buffer))
-    state._cache[bucket.index()] = place
+    state._cache[bucket.index()] = (buffer.data_ptr(), made)
     if bucket.is_last():
         for index in [index for index in state._cache if index > bucket.index()]:
             del state._cache[index]
-    return place
+    return made
 
 
 def _refuse_half_a_step(state: SparseState) -> None:
-    if state._marked:
+    if state.hooked is not None and state.hooked.under_way:
         raise RuntimeError(
             f"rank {state.comm.rank}: the previous backward pass ended before all gradients were"
             " ready, so the ranks are out of step: begin again from a checkpoint"

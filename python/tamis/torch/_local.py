@@ -9,6 +9,7 @@ import torch
 
 from .. import _core, launch
 from ._parameters import Parameters, collect, flat, holds_ddp
+from ._scaling import Scaling, handed_on
 
 FORMAT = 1
 _WIRE_TYPES = ("auto", "float32", "bfloat16", "int8", "fp4", "fp2")
@@ -106,6 +107,7 @@ class LocalSGD(torch.optim.Optimizer):
         except BaseException:
             self._leave()
             raise
+        self._scaling = Scaling(optimizer)
 
     def _leave(self) -> None:
         """What was made before something failed. A comm of the caller stays usable."""
@@ -119,6 +121,11 @@ class LocalSGD(torch.optim.Optimizer):
         if name == "optimizer":
             raise AttributeError(name)
         return getattr(self.optimizer, name)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What a GradScaler asks for: it then calls step() also where it skips one."""
+        return True
 
     def _check(self, rows: List[Any]) -> None:
         for name, parameter in rows:
@@ -186,7 +193,8 @@ class LocalSGD(torch.optim.Optimizer):
 
     def step(self, closure: Optional[Callable[[], float]] = None) -> Any:
         """A step of the wrapped optimizer; at the end of a round, the exchange."""
-        loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        self._check(list(zip(self._names, self._parameters)))
+        loss = self._step_alone(closure)
         self._follow()
         if self._shared is self._runs or not self._is_due():
             self.local.step()
@@ -197,6 +205,15 @@ class LocalSGD(torch.optim.Optimizer):
         finally:  # what a failed round leaves counts, too
             self._send()
         return loss
+
+    def _step_alone(self, closure: Optional[Callable[[], float]]) -> Any:
+        """A step that a GradScaler leaves out on this rank counts, or rounds would no longer meet."""
+        with handed_on(self, self.optimizer):
+            self._scaling.heed({})
+            try:
+                return self.optimizer.step() if closure is None else self.optimizer.step(closure)
+            finally:
+                self._scaling.end()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none=set_to_none)
@@ -272,6 +289,7 @@ class LocalSGD(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Wait for an exchange under way, and close what was made here."""
+        self._scaling.close()
         self.local.close()
         self.reducer.close()
         if self._own:

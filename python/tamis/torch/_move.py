@@ -18,14 +18,17 @@ def move(
     state.settle()
     with on(state.device):
         reports = [group.move(comm) for group, comm in zip(state.groups, comms)]
-    met = [report["steps"] for report in reports]
-    if min(met) != max(met):
-        raise RuntimeError(
-            f"rank {state.comm.rank}: the exchanges of {len(met)} dtypes stopped at steps {met}:"
-            " begin again from a checkpoint"
-        )
+    made = {group: report["steps"] for group, report in zip(state.groups, reports)}
+    for exchange in state.exchanges:
+        met = [made[group] for group in exchange.groups]
+        if min(met) != max(met):
+            raise RuntimeError(
+                f"rank {state.comm.rank}: the exchanges of {len(met)} dtypes stopped at steps {met}:"
+                " begin again from a checkpoint"
+            )
     _rename(state, comms)
-    state.steps -= min([group.uncount(made) for group, made in zip(state.groups, met)])
+    for exchange in state.exchanges:
+        exchange.steps -= min([group.uncount(made[group]) for group in exchange.groups])
     state._choose()
     return {
         "step": state.steps,
@@ -37,7 +40,7 @@ def move(
 
 def _check(state: "SparseState", comms: List[_core.Comm]) -> None:
     here = f"rank {state.comm.rank}: SparseState.move"
-    if state._ddp:
+    if state.by_ddp:
         raise RuntimeError(
             f"{here}: DistributedDataParallel has a process group of its own, which cannot lose a"
             " rank: use DistributedOptimizer, or begin again from a checkpoint (tamis.run_elastic"
@@ -47,7 +50,7 @@ def _check(state: "SparseState", comms: List[_core.Comm]) -> None:
         raise RuntimeError(f"{here}: this state was closed")
     if len(comms) != len(state.groups):
         raise ValueError(
-            f"{here}: {len(state.groups)} dtypes need a communicator each, but {len(comms)} came"
+            f"{here}: {len(state.groups)} reducers need a communicator each, but {len(comms)} came"
         )
 
 
@@ -56,7 +59,8 @@ def _rename(state: "SparseState", comms: List[_core.Comm]) -> None:
     old, state._own_comms = state._own_comms, comms if state._own_comms else []
     state.comm = comms[0]
     state.error = None
-    state._cache.clear()
-    state._clear_step()
+    state.forget_places()
+    for exchange in state.exchanges:
+        exchange.clear()
     for comm in old:
         comm.close()

@@ -2,16 +2,17 @@
 """An optimizer that exchanges gradients sparsely, for loops without DistributedDataParallel."""
 
 import contextlib
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
 from .._core import Comm
-from . import _update
 from ._group import Place
 from ._parameters import WRAPPED, Parameters, ddps_of, flat, holds_ddp, same_order
 from ._state import SparseState
-from ._takeover import check_groups, scaled, take_over
+from ._scaling import handed_on, scaled
+from ._stepper import check_groups
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -20,42 +21,33 @@ if TYPE_CHECKING:
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
-    """Wraps an optimizer, whose step() then sees the mean over ranks of the chosen entries.
+    """Wraps an optimizer, whose steps are then those of all ranks together.
 
         opt = tamis.torch.DistributedOptimizer(SGD(model.parameters(), 0.1), model, density=0.01)
         tamis.torch.broadcast_parameters(model, opt.tamis.comm)
         for x, y in loader:
             opt.zero_grad()
-            loss(model(x), y).backward()          # gradients leave as soon as they are ready
+            loss(model(x), y).backward()          # of SGD, gradients leave as soon as they are ready
             opt.step()                            # waits for the result, then steps
 
     parameters  a module, or pairs of name and parameter, as in SparseState
-    reduce      "gradient" (None is the same, with a warning where the optimizer is adaptive), or
-                "update": each rank computes the optimizer's step from its own
-                gradient, and the largest entries are exchanged (docs/fidelity.md). For AdamW, Adam,
-                and SGD with momentum; the library takes over betas, eps or momentum. Give betas of
-                (0.0, 0.99); for about a thousand steps at 2 % and above give (0.9, 0.99). lr and
-                weight decay are read from the param_groups at each step
-    scale       with "update": factor on the exchanged steps; None: tamis.update_advise, for
-                momentum 1
-    match       with "update" of Adam: the factor follows from norms instead, as tamis_update.match
-                says, and `scale` bounds it. 2 was tried (docs/fidelity.md)
+    reduce      "gradient": the optimizer gets the mean over ranks of sparse gradients; "step": each
+                rank's optimizer steps from its own gradient, and the largest entries of what it has
+                changed are exchanged; None: what suits it, as of tamis.torch.attach
+    match       as of tamis.torch.attach
     more        those of SparseState, among them meter=tamis.energy.Meter(...); the state is the
                 attribute `tamis`
 
-    To clip, or to use a torch.amp.GradScaler, call synchronize() first: it waits and leaves the
-    result in the gradients; step() then only steps. Put all micro-batches but the last into
-    `with opt.no_sync():`. A parameter without a gradient contributes zeros. zero_grad() keeps the
-    gradients' memory by default, for new memory costs time in every step. From backward() to
-    synchronize() or step() gradients belong to the exchange: one that is changed or replaced
-    meanwhile, also by DistributedDataParallel on the same model, is refused.
-
-    With reduce="update" the wrapped optimizer keeps no moments; it steps without gradients, so that
-    schedulers count. synchronize() then leaves a step, not a gradient: to clip, run the whole
-    backward pass in `with opt.no_sync():`, clip each rank's own gradients, and step().
+    Where steps are exchanged, gradients are the rank's own: clip them, accumulate them, use a
+    GradScaler as alone. Where gradients are (SGD), call synchronize() before clipping and before a
+    GradScaler: it waits and leaves the result in the gradients; step() then only steps. Put all
+    micro-batches but the last into `with opt.no_sync():`. A parameter without a gradient contributes
+    zeros. zero_grad() keeps the gradients' memory by default, for new memory costs time in every
+    step. From backward() to synchronize() or step() gradients belong to the exchange: one that is
+    changed or replaced meanwhile, also by DistributedDataParallel on the same model, is refused.
 
     Everything else is the wrapped optimizer's: param_groups, state, defaults, hooks, ... so
-    schedulers work with either of them. add_param_group and closures are refused.
+    schedulers work with either of them. add_param_group is refused, and closures with gradients.
 
     Collective: all ranks make, step and synchronize it
     Errors:     as SparseState; backward, synchronize and step raise what an exchange raises, and
@@ -68,36 +60,28 @@ class DistributedOptimizer(torch.optim.Optimizer):
         parameters: Parameters,
         density: float = 0.01,
         reduce: Optional[str] = None,
-        scale: Optional[float] = None,
         match: Optional[float] = None,
         **more: "Unpack[StateOptions]",
     ) -> None:
-        options: Dict[str, Any] = dict(more)
         # No Optimizer.__init__: groups and state are the wrapped optimizer's (__getattr__).
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"a {type(optimizer).__name__} is not a torch.optim.Optimizer")
         if holds_ddp(parameters):
             raise TypeError(WRAPPED)
         self.optimizer = optimizer
-        taken = take_over(optimizer, reduce, dict(scale=scale, match=match), options)
-        self._rule = taken and taken.rule
-        self.tamis = SparseState(parameters, density, **options)
-        self.tamis._taken = taken
-        self.tamis._tell_adaptive = False
+        self.tamis = SparseState(
+            parameters, density, optimizer=optimizer, reduce=reduce, match=match, **more
+        )
         self._targets = [
             (group, segment, parameter)
-            for group in self.tamis.groups
+            for group in ([] if self.tamis.hooked is None else self.tamis.hooked.groups)
             for segment, parameter in enumerate(group.parameters)
         ]
-        self._known = frozenset(id(parameter) for _, _, parameter in self._targets)
-        check_groups(self.optimizer, self._known)
         self._clear()
         self._syncing = True
         self._synchronized = False
         self._handles = [self._watch(index) for index in range(len(self._targets))]
-        # A DDP that is made later, as by Trainer, is detected by its changes to the gradients.
-        for ddp in ddps_of(self._known):
-            self._handles.append(ddp.register_forward_pre_hook(self._refuse_forward))
+        self._watch_ddps()
 
     def __getattr__(self, name: str) -> Any:
         if name == "optimizer":
@@ -109,11 +93,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _watch(self, index: int) -> Any:
         """Have _arrived called when backward has accumulated the gradient of a parameter."""
         parameter: Any = self._targets[index][2]
+        this = weakref.ref(self)  # torch 2.14 and 2.15 never let go of the hook
+
+        def arrived(*_: Any) -> None:
+            wrapper = this()
+            if wrapper is not None:
+                wrapper._arrived(index)
+
         if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
-            return parameter.register_post_accumulate_grad_hook(lambda _: self._arrived(index))
+            return parameter.register_post_accumulate_grad_hook(arrived)
         # The node lives only while something holds it.
         node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-        node.register_hook(lambda *_: self._arrived(index))
+        node.register_hook(arrived)
         return node
 
     def _arrived(self, index: int) -> None:
@@ -145,7 +136,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # The last gradient of each dtype leaves in synchronize(). No result is applied without it,
         # so none is ever written into gradients that the caller may still change.
         self._left[group] -= 1
-        self.tamis._mark(place, hold=self._left[group] == 0)
+        self.tamis.mark(place, hold=self._left[group] == 0)
         self._given[index] = (gradient, gradient.data_ptr(), gradient._version)
 
     def _locate(self, index: int) -> Place:
@@ -169,7 +160,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 " backward(), which makes it in that of the parameter"
             )
         run = flat(gradient)
-        place = Place(group, [segment], [run], run)
+        place = Place(group, [segment], [run])
         self.tamis._cache[index] = place
         return place
 
@@ -177,21 +168,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         """What a GradScaler asks for. False has it unscale gradients, also for a fused optimizer.
         True, while they are being exchanged, has it leave them and give itself away, for torch does
-        not count what it changes."""
-        return self._in_flight()
+        not count what it changes; where steps are exchanged it has it call step() in any case."""
+        return self._in_flight() or not self._targets
 
     def _in_flight(self) -> bool:
         return any(given is not None for given in self._given)
 
     def _end_step(self, error: Optional[BaseException]) -> None:
         if error is not None:
-            self.tamis._fail(error)
+            self.tamis.fail(error)
         self._clear()
 
     def _clear(self) -> None:
         # Per gradient given to the exchange: the tensor, its address, its version counter.
         self._given: List[Optional[Tuple[torch.Tensor, int, int]]] = [None] * len(self._targets)
-        self._left = {group: len(group.parameters) for group in self.tamis.groups}
+        hooked = self.tamis.hooked
+        groups = [] if hooked is None else hooked.groups
+        self._left = {group: len(group.parameters) for group in groups}
 
     def _check_untouched(self) -> None:
         """A gradient that was changed during its exchange would differ from rank to rank."""
@@ -212,16 +205,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _refuse_change(self, name: str, how: str) -> NoReturn:
         here = f"rank {self.tamis.comm.rank}: the gradient of {name!r} was {how}"
-        if ddps_of(self._known):
+        if ddps_of(self.tamis.known_ids()):
             raise RuntimeError(f"{here} during its exchange: {WRAPPED}")
-        before = "call synchronize() of this optimizer first, which leaves the result there"
-        if self._rule is not None:
-            before = "run backward() in `with optimizer.no_sync():`, so that step() exchanges it"
         raise RuntimeError(
             f"{here} between backward() and step(), during its exchange, so replicas would drift"
-            " apart. To clip, to use a GradScaler, or to set gradients to zero or None there,"
-            f" {before}"
+            " apart. To clip, to use a GradScaler, or to set gradients to zero or None there, call"
+            " synchronize() of this optimizer first, which leaves the result there"
         )
+
+    def _watch_ddps(self) -> None:
+        """One that is made later, as by Trainer, is detected by its changes to gradients that are
+        being exchanged, or, where steps are, after the first step."""
+        for ddp in ddps_of(self.tamis.known_ids()):
+            self._handles.append(ddp.register_forward_pre_hook(self._refuse_forward))
 
     def _refuse_forward(self, ddp: torch.nn.Module, _: Any) -> None:
         """A DDP may exist, and run forward passes, but must not exchange."""
@@ -235,17 +231,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         step() calls it if the caller has not. A second call before step() does nothing.
         """
-        if self._synchronized:
+        if self._synchronized or not self._targets:
             return
         try:
             self._check_untouched()
-            check_groups(self.optimizer, self._known)
+            check_groups(self.optimizer, self.tamis)
             for index, (_, _, parameter) in enumerate(self._targets):
                 if self._given[index] is None:
                     if parameter.grad is None:
                         parameter.grad = torch.zeros_like(parameter)
                     self._mark(index)
-            self.tamis._finish()
+            self.tamis.finish(self.tamis.hooked)
+            for _, _, parameter in self._targets:
+                if not parameter.requires_grad:  # frozen meanwhile: what the residual held is void
+                    parameter.grad = None
         except BaseException as error:
             self._end_step(error)
             raise
@@ -253,23 +252,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = True
 
     def step(self, closure: Optional[Callable[[], float]] = None) -> Any:
-        """Exchange, unless synchronize() did, and let the wrapped optimizer step."""
-        if closure is not None:
+        """Exchange, unless synchronize() did, and let the wrapped optimizer step; where steps are
+        exchanged, the other way round."""
+        if closure is not None and self._targets:
             raise ValueError(
                 "step(closure) is not supported: it would compute gradients that are not exchanged;"
                 " call backward() before step()"
             )
+        self.tamis.check()
         self.synchronize()
         self._synchronized = False
-        if self.tamis._taken is None:
-            self.optimizer.step()
-            return
-        self.tamis._taken.step()
-        hidden = _update.Hidden(self.optimizer)
-        try:
-            self.optimizer.step()
-        finally:
-            hidden.restore()
+        if self._targets:
+            return self.optimizer.step()
+        if self.tamis.steps == 0:
+            self._watch_ddps()
+        with handed_on(self, self.optimizer):
+            return self.optimizer.step() if closure is None else self.optimizer.step(closure)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As the wrapped optimizer's, but by default gradients keep their memory."""
@@ -306,14 +304,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 " optimizer into the wrapped one, by optimizer.optimizer.load_state_dict"
             )
         saved: Dict[str, Any] = dict(every[0])
-        if self._rule is not None:
-            theirs = _update.rule(self.optimizer, saved["param_groups"])
-            if theirs != self._rule:
-                raise ValueError(f"the rule is {self._rule}, {theirs} was saved")
         parts = [one["tamis"] for one in every]
-        self.tamis.load_state_dict(parts[0] if alone else parts)
         del saved["tamis"]
         self.optimizer.load_state_dict(saved)
+        self.tamis.load_state_dict(parts[0] if alone else parts)
 
     def move(self, smaller: Union[Comm, Sequence[Comm]]) -> Dict[str, Any]:
         """After a failure: go on with the ranks that are left, as SparseState.move."""
@@ -338,7 +332,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.tamis.close()
 
     def __repr__(self) -> str:
-        reduce = "gradient" if self._rule is None else "update"
+        reduce = "gradient" if self._targets else "step"
         return (
             f"DistributedOptimizer({self.optimizer!r}, density={self.tamis.density},"
             f" reduce={reduce!r})"

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The keywords of SparseState, attach and DistributedOptimizer, for editors and type checkers."""
+"""The keywords of SparseState, attach and DistributedOptimizer: for editors and type checkers, and
+checks of what they mean together."""
 
+import difflib
+import warnings
 from typing import Any, Dict, Optional, Sequence, TypedDict, Union
 
 from .. import _core, energy
@@ -25,7 +28,6 @@ class ReducerOptions(TypedDict, total=False):
     sum_order: str
     ranks_per_node: int
     residual_decay: Optional[float]
-    update: Union[None, str, Dict[str, Any]]
     worker: str
 
 
@@ -45,3 +47,64 @@ class StateOptions(ReducerOptions, total=False):
     comm: Union[_core.Comm, Sequence[_core.Comm], None]
     meter: Optional[energy.Meter]
     clip_norm: Optional[float]
+    optimizer: Any
+    reduce: Optional[str]
+    match: Optional[float]
+
+
+def check_options(
+    options: Dict[str, Any],
+    density: float,
+    warmup: int,
+    check_every: Optional[int],
+    clip_norm: Optional[float],
+    local: bool,
+    optimizers: int,
+    nonfinite: str,
+) -> None:
+    if options.get("update") is not None:
+        raise TypeError(
+            "update= is that of tamis.Reducer: here give the optimizer itself, by"
+            " tamis.torch.attach(ddp, optimizer=optimizer)"
+        )
+    _check_names(options)
+    if not 0.0 < density <= 1.0:
+        raise ValueError(f"density is {density}, not a share in (0, 1]: 3 % is 0.03")
+    if type(density) is int:
+        warnings.warn(
+            f"density={density} is the whole gradient: for 1 % write 0.01, and 1.0 where all is meant",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    if local and nonfinite == "drop":
+        raise ValueError(
+            'nonfinite="drop" would leave NaN in the optimizer\'s own state, and with it the entries'
+            ' for good: "skip" leaves the step out'
+        )
+    if warmup < 0:
+        raise ValueError(f"warmup is {warmup}, not a number of steps from 0 on")
+    if warmup and local:
+        raise ValueError(
+            f"warmup is {warmup}, which exchanges whole gradients, but the optimizer steps by each"
+            " rank's own: begin with a high density (density_max, set_density) instead"
+        )
+    if check_every is not None and check_every < 0:
+        raise ValueError(f"check_every is {check_every}, not a number of steps, or 0 for never")
+    if clip_norm is not None and not clip_norm > 0:
+        raise ValueError(f"clip_norm is {clip_norm}, not a norm above 0, or None")
+    if clip_norm is not None and optimizers > 1:
+        raise ValueError(
+            f"clip_norm is of one gradient, and {optimizers} optimizers step by parts of it: clip"
+            " by torch.nn.utils.clip_grad_norm_ before they do"
+        )
+
+
+def _check_names(options: Dict[str, Any]) -> None:
+    known = ["density", *StateOptions.__annotations__]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise TypeError(
+                f"there is no option {name!r}{f', but {near[0]!r}' if near else ''}; options are: "
+                + ", ".join(sorted(known))
+            )

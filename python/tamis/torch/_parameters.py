@@ -6,9 +6,30 @@ from typing import AbstractSet, Any, Dict, Iterable, List, Tuple, Union
 
 import torch
 
-Parameters = Union[torch.nn.Module, Iterable[Tuple[str, torch.Tensor]]]
+Parameters = Union[torch.nn.Module, "Shards", Iterable[Tuple[str, torch.Tensor]]]
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+def local(parameter: torch.Tensor) -> torch.Tensor:
+    """The memory of a parameter on this rank: of one that is sharded (DTensor), its shard."""
+    shard: torch.Tensor = getattr(parameter, "_local_tensor", parameter)
+    return shard
+
+
+def form(parameter: torch.Tensor) -> str:
+    """What a residual depends on: it lies in the order of a parameter's elements in memory."""
+    shard = local(parameter)
+    return f"{parameter.dtype}, shape {tuple(parameter.shape)}, strides {shard.stride()}"
+
+
+class Shards:
+    """The parameters of a module that FSDP has sharded, the ranks that hold the same shards, and those
+    that hold the other shards of this node."""
+
+    def __init__(self, module: torch.nn.Module, group: Any, inside: Any) -> None:
+        self.rows = list(module.named_parameters())
+        self.group, self.inside = group, inside
 
 
 def collect(source: Parameters) -> List[Tuple[str, torch.Tensor]]:
@@ -16,7 +37,10 @@ def collect(source: Parameters) -> List[Tuple[str, torch.Tensor]]:
 
     Errors: TypeError, ValueError for parameters that cannot be exchanged.
     """
-    if isinstance(source, torch.nn.Module):
+    sharded = isinstance(source, Shards)
+    if isinstance(source, Shards):
+        rows = source.rows
+    elif isinstance(source, torch.nn.Module):
         rows = _of_module(source)
     else:
         rows = list(source)
@@ -25,12 +49,12 @@ def collect(source: Parameters) -> List[Tuple[str, torch.Tensor]]:
             "parameters must be a module, or pairs of name and tensor: model.named_parameters(),"
             " not model.parameters()"
         )
-    rows = [(name, p) for name, p in rows if p.requires_grad and p.numel()]
+    rows = [(name, p) for name, p in rows if p.requires_grad and local(p).numel()]
     if not rows:
         raise ValueError("no parameter has requires_grad, so nothing is exchanged")
     _refuse_repeats(rows)
     for name, parameter in rows:
-        _check(name, parameter)
+        _check(name, local(parameter) if sharded else parameter)
     _check_devices(rows)
     return rows
 
@@ -40,8 +64,9 @@ def _of_module(module: torch.nn.Module) -> List[Tuple[str, torch.Tensor]]:
     for part in module.modules():
         if any(base.__name__ in sharded for base in type(part).__mro__):
             raise TypeError(
-                "FSDP shards parameters and reduces gradients itself, so there is no whole gradient"
-                " to exchange: use DistributedDataParallel"
+                "FSDP shards parameters and reduces gradients itself: write"
+                " tamis.torch.attach(model, optimizer=optimizer) for fully_shard, or use"
+                " DistributedDataParallel"
             )
         if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
             raise TypeError(

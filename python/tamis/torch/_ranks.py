@@ -30,7 +30,9 @@ def communicators(
 
 
 def _subgroup_of(parameters: _parameters.Parameters) -> Optional[Any]:
-    """The process group of a DDP that works over some ranks only; else None."""
+    """The process group of a DDP that works over some ranks only, or of shards; else None."""
+    if isinstance(parameters, _parameters.Shards):
+        return parameters.group
     if not isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
         return None
     group, every = parameters.process_group, torch.distributed.get_world_size()

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: MIT
 """The state of sparse training: reducers, residuals, and the step that is under way."""
 
+import logging
 import os
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
 from .. import _core, energy, launch
-from . import _checkpoint, _comm, _guard, _move, _parameters, _plot, _ranks, _takeover, _update
+from . import _checkpoint, _comm, _guard, _move, _others, _parameters, _plan, _plot, _ranks
+from ._exchange import Exchange
+from ._options import check_options
 from ._figures import Figures, joules, merged
 from ._group import Group, Place
-from ._streams import Streams, on
+from ._kinds import Kind
+from ._stepper import LocalStepper, Stepper, check_groups, release
+from ._streams import on
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -20,39 +25,55 @@ if TYPE_CHECKING:
     from ._options import ReducerOptions
 
 
+CHECK_EVERY = 200  # steps
+SCALARS = (
+    "density",
+    "wire_bytes",
+    "compression",
+    "hidden",
+    "exposed_s",
+    "residual_norm",
+    "gradient_norm",
+    "lost_steps",
+)
+log = logging.getLogger("tamis")
+
+
 class SparseState:
-    """Sparse exchange of the gradients of some parameters. For DDP: the state of `sparse_hook`.
+    """Sparse exchange of a model's training. For DDP: the state of `sparse_hook`.
 
     parameters     a module, or pairs of name and parameter; those that require a gradient take
                    part. float32, float16 and bfloat16, on one device. Names, order, shapes and
                    dtypes must be the same on all ranks
     density        share of the entries that travel
-    scheme         a preset, or four policies joined by '+' (tamis.schemes()); None: "tamis", or
-                   "tamis-update" with an update of rule adam
+    scheme         a preset, or four policies joined by '+' (tamis.schemes()); None: "tamis" for
+                   gradients, "tamis-update" for steps
     transport      "auto", "mpi", "torch", "nccl", "local": see tamis.comm
-    overlap        exchange while backward still computes. It changes times, never bits
+    overlap        exchange gradients while backward still computes. It changes times, never bits
     bucket_length  elements that are exchanged together, or "planned". It changes the bits
-    nonfinite      what happens when a gradient holds NaN or Inf on any rank. "error": backward (or
-                   synchronize, step) raises tamis.Error on all ranks, all gradients are zero, and
-                   the next step works; "skip": gradients are zero; "drop": without the bad entries
+    nonfinite      what happens when an entry is NaN or Inf on any rank. "error": backward (or
+                   synchronize, step) raises tamis.Error on all ranks, nothing is applied, and the
+                   next step works; "skip": nothing is applied; "drop": without the bad entries
     op             "mean" or "sum"
     warmup         number of first steps that exchange whole gradients; until then the residual is
                    zero
-    update         "adam", "momentum", or a dict, as tamis.Reducer takes it. The gradients then hold
-                   a step, which plain SGD applies: p -= lr * p.grad. A hook cannot see the
-                   optimizer; DistributedOptimizer(reduce="update") takes the rule from it
-    scaler         a torch.amp.GradScaler. The residual is then kept in unscaled units, so the scale
-                   may change, and a step with NaN or Inf leaves Inf in the gradients of all ranks,
-                   which makes the scaler skip it and lower its scale. nonfinite is then "skip"
-    check_every    the first step compares the parameters of all ranks; on a difference it raises on
-                   all ranks a tamis.Error that names it. N: so does every Nth step; 0: none does.
-                   It costs a pass over the parameters and a small all-gather for each
+    scaler         a torch.amp.GradScaler. Residuals of gradients are then kept in unscaled units,
+                   so the scale may change, and a step with NaN or Inf leaves Inf in the gradients
+                   of all ranks, which makes the scaler skip it and lower its scale. nonfinite is
+                   then "skip"
+    check_every    the first step and every Nth, of which None makes 200, compare the parameters of
+                   all ranks, and their learning rates; on a difference they raise on all ranks a
+                   tamis.Error that names it. 0: none does. It costs a pass over the parameters,
+                   from a device by way of the host, and two small all-gathers
     timeout_s      deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s
-    comm           a communicator to use instead of a transport; with parameters of several dtypes
-                   one for each dtype, in the order in which they first appear
-    clip_norm      clip each rank's own gradient to this L2 norm before it is exchanged (and before
-                   Adam sees it). All gradients then leave at the end of backward, without overlap
+    comm           a communicator to use instead of a transport; a list where there are several
+                   dtypes, or optimizers whose steps are exchanged, in the order in which they first
+                   appear
+    clip_norm      clip each rank's own gradient to this L2 norm before it is exchanged, or before
+                   the optimizer steps. Gradients then leave at the end of backward, without overlap
     meter          a tamis.energy.Meter, which learns phases and steps; close the state first
+    optimizer      the one, or several, that step the parameters: see `attach`
+    reduce, match  as there
     more           what else tamis.Reducer takes: wire_type, density_max, threads, link_gbit, ...
 
     Collective: yes, and so are the steps: every rank makes the state at the same point.
@@ -66,8 +87,8 @@ class SparseState:
     when they are complete, and results appear on the one that is current at the end (the hook's
     return, synchronize, step). If NCCL carries parameters of a single dtype and there is no scaler,
     the host does not wait for a step: NaN and Inf in it are raised by the step after it, on all
-    ranks, whose own result is then in the gradients; stats, state_dict and close tell those of the
-    last step.
+    ranks, whose own result is then applied; stats, state_dict and close tell those of the last
+    step.
 
     Errors: TypeError, ValueError for what is wrong with the parameters; `Error` as tamis.Reducer
     """
@@ -89,29 +110,34 @@ class SparseState:
         comm: Union[_core.Comm, Sequence[_core.Comm], None] = None,
         meter: Optional[energy.Meter] = None,
         clip_norm: Optional[float] = None,
+        optimizer: Any = None,
+        reduce: Optional[str] = None,
+        match: Optional[float] = None,
         **more: "Unpack[ReducerOptions]",
     ) -> None:
         options: Dict[str, Any] = dict(more)
         rows = _parameters.collect(parameters)
-        families = list(_parameters.by_dtype(rows).values())
-        if warmup < 0:
-            raise ValueError(f"warmup is {warmup}, not a number of steps from 0 on")
-        if warmup and options.get("update") is not None:
-            raise ValueError(
-                f"warmup is {warmup}, with an update: whole gradients are not updates; begin with a"
-                " high density (density_max, set_density) instead"
-            )
-        if check_every is not None and check_every < 0:
-            raise ValueError(f"check_every is {check_every}, not a number of steps, or 0 for never")
-        if clip_norm is not None and not clip_norm > 0:
-            raise ValueError(f"clip_norm is {clip_norm}, not a norm above 0, or None")
-        if scheme is None:
-            scheme = "tamis-update" if _is_adam(options.get("update")) else "tamis"
+        self.optimizers = _plan.optimizers_of(optimizer)
+        kinds = _plan.kinds_of(self.optimizers, reduce, density, scheme, match)
+        self._known = {id(p): (name, _parameters.form(p)) for name, p in rows}
+        for one in self.optimizers:
+            release(one)
+            check_groups(one, self)
+        families = _plan.families_of(rows, self.optimizers, kinds)
+        scaler = scaler if scaler is None or scaler.is_enabled() else None
+        local = any(family.kind.mode == "step" for family in families)
+        nonfinite = nonfinite if scaler is None else "skip"
+        check_options(
+            options, density, warmup, check_every, clip_norm, local, len(self.optimizers), nonfinite
+        )
         self.device = rows[0][1].device
         _need_cuda(self.device)
-        self.density, self.scheme, self.op, self.warmup = density, scheme, op, warmup
-        self.overlap, self.scaler, self.check_every = overlap, scaler, check_every
-        self.nonfinite = nonfinite if scaler is None else "skip"
+        self.density, self.op, self.warmup = float(density), op, warmup
+        self.overlap, self.scaler = overlap, scaler
+        self.check_every = CHECK_EVERY if check_every is None else check_every
+        self.nonfinite = nonfinite
+        self.meter = meter
+        self.clip_norm = None if clip_norm is None else float(clip_norm)
         options.setdefault("worker", "thread" if overlap else "caller")
         options.update(
             scheme=scheme,
@@ -122,64 +148,87 @@ class SparseState:
             bucket_length=bucket_length,
             meter=meter,
         )
-        self.meter = meter
-        self.clip_norm = None if clip_norm is None else float(clip_norm)
-        self._taken: Optional[_update.Taken] = None
-        self._attached: Optional[_takeover.Attached] = None
-        self._tell_adaptive = True
         with on(self.device):
             comms = _ranks.communicators(
                 parameters, comm, len(families), transport, timeout_s, self.device
             )
         launch.tell_detour(comms[0], self.device.type)
         self._own_comms = comms if comm is None else []
-        self._ddp = isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
+        self._inside = getattr(parameters, "inside", None)
+        self.by_ddp = isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
         host_waits = self.device.type == "cpu" or len(families) > 1 or scaler is not None
         common = (
-            f"check_every={check_every}, warmup={warmup}, scaler={scaler is not None},"
-            f" clip_norm={clip_norm}"
+            f"check_every={self.check_every}, warmup={warmup}, scaler={scaler is not None},"
+            f" clip_norm={clip_norm}, reduce={[kind.mode for kind in kinds]}"
         )
         try:
             _guard.check_options(comms[0], common)
             with on(self.device):
                 self.groups = [
-                    Group(family, one, options, warmup > 0, overlap, host_waits)
+                    Group(
+                        family.rows,
+                        one,
+                        _plan.options_of(
+                            family.kind,
+                            None if family.owner is None else self.optimizers[family.owner],
+                            density,
+                            options,
+                        ),
+                        warmup > 0,
+                        overlap,
+                        host_waits,
+                    )
                     for family, one in zip(families, comms)
                 ]
         except BaseException:
             self._leave_comms()
             raise
         self.comm = comms[0]
-        self.update: Optional[Dict[str, Any]] = self.groups[0].sparse.update
-        self._advised = _is_advised(options.get("update"), self.update)
-        self._factor = 1.0
+        self.scheme = "+".join(sorted({group.scheme for group in self.groups}))
         self._index = {
             id(parameter): (group, segment)
             for group in self.groups
             for segment, parameter in enumerate(group.parameters)
         }
-        self.steps = 0
+        self._checked = -1  # steps made when parameters were last compared
+        self._make_exchanges(families, kinds)
         self.figures = Figures()
         self._limit_s = _comm.seconds(timeout_s) + 1.0
         self.error: Optional[BaseException] = None
         self._closed = False
-        self._cache: Dict[int, Place] = {}
+        self._cache: Dict[Any, List[Place]] = {}
         self._futures: List[Tuple[Any, torch.Tensor]] = []
-        self._streams = Streams(self.device)
+        self._tell_adaptive = not self.optimizers
+        self._told = False  # what is exchanged, and how
         self._telling = False  # an error is on its way to backward()
-        self._clear_step()
         self._unused = weakref.finalize(self, _guard.tell_unused)
 
-    # ---------------------------------------------------------------------------------- a step
+    def _make_exchanges(self, families: List[_plan.Family], kinds: List[Kind]) -> None:
+        """One for gradients, and one for each optimizer whose steps are exchanged."""
+        self.exchanges: List[Exchange] = []
+        self.steppers: List[Stepper] = []
+        self.hooked: Optional[Exchange] = None  # that of gradients
+        for owner in dict.fromkeys(family.owner for family in families):
+            pairs = zip(families, self.groups)
+            groups = [group for family, group in pairs if family.owner == owner]
+            one = None if owner is None else self.optimizers[owner]
+            exchange = Exchange(self, groups, one)
+            self.exchanges.append(exchange)
+            if one is None or owner is None:
+                self.hooked = exchange
+            else:
+                self.steppers.append(LocalStepper(one, kinds[owner], self, exchange))
 
-    def _clear_step(self) -> None:
-        self._places: List[Place] = []
-        self._held: List[Place] = []  # those of _places not handed over yet
-        self._marked = 0
-        self._scale = 1.0
-        self._streams.clear()
+    # ------------------------------------------------------------------------------- parameters
 
-    def _locate(self, parameter: torch.Tensor) -> Tuple[Group, int]:
+    def known(self, parameter: torch.Tensor) -> Optional[Tuple[str, str]]:
+        """Name and form of a parameter when the state was made; None if it has no part."""
+        return self._known.get(id(parameter))
+
+    def known_ids(self) -> FrozenSet[int]:
+        return frozenset(self._known)
+
+    def locate(self, parameter: torch.Tensor) -> Tuple[Group, int]:
         found = self._index.get(id(parameter))
         if found is None:
             raise RuntimeError(
@@ -189,128 +238,128 @@ class SparseState:
             )
         return found
 
-    def _mark(self, place: Place, hold: bool = False) -> None:
-        """The gradients of a place are complete. `hold`: they leave in _finish."""
-        if not self._marked:
-            self._begin()
-        self._marked += len(place.segments)
-        self._places.append(place)
-        self._streams.arrive()
-        if self.overlap and not hold and self.clip_norm is None:
-            self._leave(place)
-        else:
-            self._held.append(place)
+    def local_optimizers(self) -> List[torch.optim.Optimizer]:
+        """Those that step by this rank's own gradient."""
+        return [one.optimizer for one in self.steppers if isinstance(one, LocalStepper)]
 
-    def _leave(self, place: Place) -> None:
-        with torch.profiler.record_function("tamis: start"):
-            if self._taken is not None and self._taken.decay(place, 1.0 / self._scale):
-                self._streams.arrive()
-            place.group.ready(place.plan, self._scale, self._streams.given())
+    def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
+        return [p for group in optimizer.param_groups for p in group["params"]]
+
+    def not_given(self) -> List[torch.Tensor]:
+        """One parameter of each dtype whose optimizer the state does not know."""
+        given = {id(p) for one in self.optimizers for p in self.parameters_of(one)}
+        groups = [] if self.hooked is None else self.hooked.groups
+        left = [[p for p in group.parameters if id(p) not in given] for group in groups]
+        return [parameters[0] for parameters in left if parameters]
+
+    # ---------------------------------------------------------------------------------- a step
+
+    @property
+    def steps(self) -> int:
+        """Steps made; with several optimizers those of the one that made most."""
+        return max(exchange.steps for exchange in self.exchanges)
+
+    def begin(self) -> None:
+        """A step begins, and parameters are those that all ranks have in common."""
+        self.check()
+        made, due = self.steps, self.check_every
+        if self.comm.nranks == 1 or due == 0 or made == self._checked:
+            return
+        if self.figures.steps == 0 or made % due == 0:
+            self._checked = made
+            rows = [row for group in self.groups for row in zip(group.names, group.memory())]
+            _guard.check_parameters(rows, self.comm, made)
+            _guard.check_rates(self.optimizers, self.comm, made)
 
     @torch.no_grad()
-    def _clip(self) -> None:
-        """Clip this rank's gradient, all of which is held. What is not finite stays so."""
-        norms = [place.whole.float().norm() for place in self._held]
-        norm = torch.stack(norms).norm().item() * self._scale
+    def clip(self, optimizer: torch.optim.Optimizer, scale: float) -> None:
+        """Clip this rank's gradient, which is held times `scale`, before the optimizer steps by it."""
+        if self.clip_norm is None:
+            return
+        gradients = [p.grad for p in self.parameters_of(optimizer) if p.grad is not None]
+        norms = [gradient.float().norm() for gradient in gradients]
+        norm = torch.stack(norms).norm().item() / scale if norms else 0.0
         self.figures.gradient_norm = norm
-        if norm > self.clip_norm and norm < float("inf"):
-            for place in self._held:
-                place.whole.mul_(self.clip_norm / norm)
+        if self.clip_norm < norm < float("inf"):
+            for gradient in gradients:
+                gradient.mul_(self.clip_norm / norm)
 
-    def _begin(self) -> None:
-        self.check()
-        if self.scaler is not None:
-            self._scale = 1.0 / self.scaler.get_scale()
-        self._check_parameters()
+    def spoiled_inside(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Of shards: whether a rank of this node has NaN or Inf. Those that hold other shards exchange
+        with other ranks, and must lose the same steps."""
+        if self._inside is None:
+            return False
+        sound = all(bool(tensor.isfinite().all()) for tensor in tensors)
+        bad = torch.tensor([0.0 if sound else 1.0], device=self.device)
+        torch.distributed.all_reduce(bad, torch.distributed.ReduceOp.MAX, group=self._inside)
+        return bool(bad.item())
 
-    def _check_parameters(self) -> None:
-        made = self.figures.steps
-        due = made == 0 or (self.check_every and made % self.check_every == 0)
-        if due and self.check_every != 0 and self.comm.nranks > 1:
-            rows = [row for group in self.groups for row in zip(group.names, group.parameters)]
-            _guard.check_parameters(rows, self.comm, self.steps)
+    def mark(self, place: Place, hold: bool = False) -> None:
+        """Gradients are complete."""
+        assert self.hooked is not None
+        if not self.hooked.under_way:
+            self.begin()
+            self.hooked.begin()
+        self.hooked.mark(place, hold)
 
-    def _finish(self) -> None:
-        """Put the results of all groups, or of none, into the gradients."""
+    def finish(self, exchange: Exchange) -> bool:
+        """Put results in place of what was exchanged. Returns whether there are any."""
         with torch.profiler.record_function("tamis: finish"):
-            self._finish_all()
-
-    def _finish_all(self) -> None:
-        begin = time.perf_counter()
-        if self._marked != len(self._index):
-            raise RuntimeError(self._missing())
-        self._streams.gather()
-        if self.clip_norm is not None:
-            self._clip()
-            self._streams.arrive()
-        for place in self._held:
-            self._leave(place)
-        failure, lost = None, False
-        for group in self.groups:
+            begin_s, failure, applied = time.perf_counter(), None, False
             try:
-                lost |= not group.finish(self._streams.now())
+                applied = exchange.finish(f"rank {self.comm.rank}: ")
             except _core.Error as error:
                 if error.lost != "step":
                     raise
                 failure = error
-        rows = [group.reducer.stats() for group in self.groups]
-        lost = lost or failure is not None
-        if lost and len(self.groups) > 1:
-            self._take_back([group for group, row in zip(self.groups, rows) if not row["skipped"]])
-        self._rescale(lost)
+            self._count(exchange, time.perf_counter() - begin_s, not applied)
+            if failure is not None:
+                raise failure
+            return applied
+
+    def _count(self, exchange: Exchange, waited_s: float, lost: bool) -> None:
+        rows = [group.reducer.stats() for group in exchange.groups]
+        if exchange.gradient_norm is not None:
+            self.figures.gradient_norm = exchange.gradient_norm
+        self.figures.add(self.exchanges.index(exchange), exchange.groups, rows, waited_s, lost)
         self._unused.detach()
-        self.steps += 1
-        for group in self.groups:
-            group.count()
-        self.figures.add(self.groups, rows, time.perf_counter() - begin, lost)
         if self.meter is not None:
             self.meter.step(merged(rows, lost))
-        self._clear_step()
+        if not self._told and self.comm.rank == 0:
+            log.info(self._at_a_glance())
+        self._told = True
         self._choose()
         if self._tell_adaptive:
             self._tell_adaptive = False
-            _takeover.warn_of_others(self)
-        if failure is not None:
-            raise failure
+            _others.warn_of_others(self)
+
+    def _at_a_glance(self) -> str:
+        driver, why = self._driver()
+        last = self.figures.last
+        forms = "; ".join(f"{exchange.name}: {exchange.form}" for exchange in self.exchanges)
+        return (
+            f"{self.comm.nranks} ranks over {self.comm.transport}, driven by the {driver}"
+            + (f" ({why})" if why else "")
+            + f"; {forms}; the first step sent {last['wire_bytes']:,} bytes of a rank, whole gradients"
+            f" are {last['dense_bytes']:,}"
+        )
 
     def _choose(self) -> None:
         warm = self.steps >= self.warmup
-        if any([group.choose(warm) for group in self.groups]):
-            self._cache.clear()
+        if any([exchange.choose(warm) for exchange in self.exchanges]):
+            self.forget_places()
 
-    def _take_back(self, applied: List[Group]) -> None:
-        """Another group lost the step, so no group applies it: return results to the residual."""
-        for group in applied:
-            views: Dict[int, torch.Tensor] = {}
-            for place in self._places:
-                if place.group is group:
-                    views.update(zip(place.segments, place.tensors))
-            if self.scheme != "dense":
-                runs = [_parameters.flat(views[segment]) for segment in range(len(views))]
-                group.take_back(torch.cat(runs).float().cpu(), self.op)
-            for view in views.values():
-                view.zero_()
+    def forget_places(self) -> None:
+        self._cache.clear()
+        for stepper in self.steppers:
+            stepper.forget_places()
 
-    def _rescale(self, lost: bool) -> None:
-        """Scale the results by the density and the scaler; a lost step gives the scaler Inf."""
-        if lost and self.scaler is not None:
-            self._places[0].whole.view(-1)[0] = float("inf")
-            return
-        factor = self._factor / self._scale
-        for place in self._places:
-            if factor != 1.0:
-                place.whole.mul_(factor)
-
-    def _follow_density(self) -> None:
-        """Adapt the scale: the reducers' own belongs to the density they were made with."""
-        if self._advised and self.update is not None:
-            scale, _ = _core.update_advise(self.density, self.update["beta1"])
-            self._factor = scale / self.update["scale"]
-
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """A step raised. If only the step is lost, the next one starts afresh; else end here."""
-        self._clear_step()
-        if self.error is not None or (isinstance(error, _core.Error) and error.lost == "step"):
+        for exchange in self.exchanges:
+            exchange.clear()
+        lost_step = isinstance(error, _core.Error) and error.lost == "step"
+        if self.error is not None or self._closed or lost_step:
             return
         self.error = error
         self._unused.detach()
@@ -323,33 +372,24 @@ class SparseState:
         that a device was given but has not ended."""
         if self.error is not None:
             self.settle()
-            self.steps -= min([group.uncount() for group in self.groups])
+            for exchange in self.exchanges:
+                exchange.steps -= min([group.uncount() for group in exchange.groups])
 
     def _leave_comms(self) -> None:
         for comm in self._own_comms:
             _comm.leave(comm)
 
-    def _missing(self) -> str:
-        found = {(id(place.group), s) for place in self._places for s in place.segments}
-        names = [
-            name
-            for group in self.groups
-            for segment, name in enumerate(group.names)
-            if (id(group), segment) not in found
-        ]
-        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        return (
-            f"rank {self.comm.rank}: {len(names)} of {len(self._index)} parameters of the state got"
-            f" no gradient in this step ({some}): the state belongs to another model, or this one"
-            " has changed since the state was made"
-        )
-
     # ------------------------------------------------------------------------------ the caller
 
     def check(self) -> None:
-        """Raise the error that ended the state, if there is one."""
+        """Raise the error that ended the state, if there is one, or that it was closed."""
         if self.error is not None:
             raise self.error
+        if self._closed:
+            raise RuntimeError(
+                f"rank {self.comm.rank}: this state was closed, so ranks would train apart: attach"
+                " anew, or train another model"
+            )
 
     def stats(self) -> Dict[str, Any]:
         """Figures of this rank.
@@ -371,7 +411,8 @@ class SparseState:
 
     def _tell_outcome(self) -> None:
         """Where a device runs the steps, an error of the last one would else be told by the next."""
-        if self.error is not None or self._closed or self._marked:
+        under_way = any(exchange.under_way for exchange in self.exchanges)
+        if self.error is not None or self._closed or under_way:
             return
         for group in self.groups:
             group.outcome()
@@ -393,13 +434,15 @@ class SparseState:
     def scalars(self) -> Dict[str, float]:
         """The figures of the last step as flat numbers, for loggers (TensorBoard's add_scalar,
         logging): "tamis/density", "tamis/wire_bytes", "tamis/compression", "tamis/hidden",
-        "tamis/exposed_s", with clip_norm "tamis/gradient_norm". Empty before the first step."""
-        last = self.stats()["step"]
+        "tamis/exposed_s", "tamis/residual_norm", with clip_norm "tamis/gradient_norm"; and
+        "tamis/lost_steps" since the beginning. Empty before the first step."""
+        figures = self.stats()
+        last = figures["step"]
         if not last:
             return {}
         last["exposed_s"] = last["seconds"]["exposed"]
-        names = ("density", "wire_bytes", "compression", "hidden", "exposed_s", "gradient_norm")
-        return {"tamis/" + n: float(last[n]) for n in names if last.get(n) is not None}
+        last["lost_steps"] = figures["total"]["lost_steps"]
+        return {"tamis/" + n: float(last[n]) for n in SCALARS if last.get(n) is not None}
 
     def plot(
         self, path: Union[str, "os.PathLike[str]"], losses: Optional[Sequence[float]] = None
@@ -425,13 +468,12 @@ class SparseState:
 
     def set_density(self, density: float) -> None:
         """Set the density from the next step on, at most density_max. All ranks call it between
-        the same steps. Updates are then scaled as tamis.update_advise says, unless a scale was
-        given.
+        the same steps.
         """
         for group in self.groups:
-            group.sparse.set_density(density)
-        self.density = density
-        self._follow_density()
+            if group.scheme not in ("dense", "quantized"):  # which send everything
+                group.sparse.set_density(density)
+        self.density = float(density)
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint of this rank needs beside model and optimizer. Tensors are copies.
@@ -475,13 +517,15 @@ class SparseState:
                 but not those of another: go back to an older checkpoint
         """
         self._settle()
-        met = [group.align() for group in self.groups]
-        if min(met) != max(met):
-            raise RuntimeError(
-                f"the exchanges of {len(met)} dtypes stopped at steps {met}: go back to an older"
-                " checkpoint"
-            )
-        self.steps -= min([group.uncount(made) for group, made in zip(self.groups, met)])
+        for exchange in self.exchanges:
+            met = [group.align() for group in exchange.groups]
+            if min(met) != max(met):
+                raise RuntimeError(
+                    f"the exchanges of {len(met)} dtypes stopped at steps {met}: go back to an older"
+                    " checkpoint"
+                )
+            rows = zip(exchange.groups, met)
+            exchange.steps -= min([group.uncount(made) for group, made in rows])
         self._choose()
         return self.steps
 
@@ -521,9 +565,9 @@ class SparseState:
             self._tell_outcome()
         except _core.Error as error:
             failure = error
-        if self._attached is not None:
-            self._attached.close()
-        self._cache.clear()
+        for stepper in self.steppers:
+            stepper.close()
+        self.forget_places()
         for group in self.groups:
             group.close()
         self._closed = True
@@ -538,9 +582,8 @@ class SparseState:
             return f"SparseState({self.scheme!r}, density={self.density}, closed)"
         figures = self._figures()
         total, last = figures["total"], figures["step"]
-        rule = f", update={self.update['rule']!r}" if self.update else ""
         text = (
-            f"SparseState({self.scheme!r}, density={self.density}{rule}, {self.comm.transport},"
+            f"SparseState({self.scheme!r}, density={self.density}, {self.comm.transport},"
             f" rank {self.comm.rank} of {self.comm.nranks}, {total['steps']} steps"
         )
         if last and total["compression"]:
@@ -558,17 +601,6 @@ class SparseState:
             "a SparseState can be neither copied nor pickled: it holds connections to other"
             " processes; save state_dict() instead"
         )
-
-
-def _is_adam(update: Any) -> bool:
-    """Whether an option `update` has rule adam; the reducer reports errors in it."""
-    return update == "adam" or (isinstance(update, dict) and update.get("rule", "adam") == "adam")
-
-
-def _is_advised(given: Any, update: Optional[Dict[str, Any]]) -> bool:
-    """Whether the scale of the update comes from update_advise, not from the caller or norms."""
-    own = isinstance(given, dict) and (given.get("scale") is not None or given.get("match"))
-    return update is not None and update["rule"] == "adam" and not own
 
 
 def _need_cuda(device: torch.device) -> None:

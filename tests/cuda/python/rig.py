@@ -14,6 +14,7 @@ from tamis import _core, launch
 
 RANKS, NAN = 2, float("nan")
 SHAPES = [("a", (40, 50)), ("b", (50,)), ("c", (30, 30))]
+MEANS = dict(density=0.1, reduce="gradient")
 here = threading.local()
 
 
@@ -68,7 +69,8 @@ def gradients(rank, step, dtype=torch.float32):
 
 
 class Model:
-    """Parameters of a rank on its own device, and a backward pass that puts gradients there."""
+    """Parameters of a rank on its own device, and a backward pass that puts gradients there. By
+    default means of gradients are exchanged."""
 
     def __init__(self, rank, dtype=torch.float32, **options):
         self.rank, self.dtype = rank, dtype
@@ -77,7 +79,7 @@ class Model:
         for p in self.parameters:
             p.grad = empty(p.shape, dtype, rank)
         self.inner = options.pop("inner", torch.optim.SGD)(self.parameters, lr=0.1)
-        options = dict(dict(density=0.1, transport="nccl", timeout_s=20), **options)
+        options = dict(dict(MEANS, transport="nccl", timeout_s=20), **options)
         self.opt = tamis.torch.DistributedOptimizer(self.inner, self.rows, **options)
 
     def backward(self, step, streams=(None,), factor=1.0):
@@ -87,7 +89,10 @@ class Model:
             chosen = streams[i % len(streams)] or current_stream(self.rank)
             with stand_in.stream(chosen):
                 put(self.parameters[i].grad, given[i] * factor)
-                self.opt._arrived(i)
+                if self.opt._targets:
+                    self.opt._arrived(i)
+            if not self.opt._targets:  # at the end of backward() torch has streams wait
+                current_stream(self.rank).wait_stream(chosen)
 
     def values(self):
         return torch.cat([p.cpu().float().view(-1) for p in self.parameters])
@@ -100,7 +105,7 @@ def host(steps, dtype=torch.float32, factor=lambda step: 1.0, inner=torch.optim.
         rows = [(name, torch.nn.Parameter(values)) for name, values in weights(dtype)]
         opt = tamis.torch.DistributedOptimizer(
             inner([p for _, p in rows], lr=0.1), rows, comm=here.carriers.pop(),
-            **dict(dict(density=0.1), **options),
+            **dict(MEANS, **options),
         )
         for step in range(steps):
             for (_, p), g in zip(rows, gradients(rank, step, dtype)):
@@ -126,6 +131,8 @@ def steps_on(forward, ends, steps=3, **options):
         for step in range(steps):
             model.backward(step, mine)
             end = Stream(rank) if ends else mine[0]
+            if not model.opt._targets:  # what the optimizer itself reads, the caller orders
+                end.wait_stream(current_stream(rank))
             with stand_in.stream(end):
                 model.opt.step()
                 for one in mine:
@@ -143,6 +150,9 @@ class Scaler:
 
     def get_scale(self):
         return 8.0
+
+    def is_enabled(self):
+        return True
 
 
 class Bucket:

@@ -175,6 +175,9 @@ class OnDevice(torch.Tensor):
         with torch._C.DisableTorchFunction():
             return self.detach().as_subclass(torch.Tensor).clone()
 
+    def __deepcopy__(self, memo):
+        return self.clone()
+
     def __dlpack_device__(self):
         return (2, self.device.index)
 
@@ -191,8 +194,11 @@ class OnDevice(torch.Tensor):
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         name = getattr(function, "__name__", "")
         first = next((a for a in args if isinstance(a, OnDevice)), None)
-        if name == "zeros_like":
-            return empty(first.shape, first.dtype, first.device.index).zero_()
+        if name in ("zeros_like", "empty_like", "clone") and first.device.type == "cuda":
+            made = empty(first.shape, first.dtype, first.device.index)
+            if name == "clone":
+                return made.copy_(first)
+            return made if name == "empty_like" else made.zero_()
         if first is None or name in DESCRIBE or first.device.type != "cuda":
             return super().__torch_function__(function, types, args, kwargs or {})
         if name in CHANGE and first is args[0]:
@@ -234,6 +240,21 @@ def parameter(values, index=None):
     return torch.nn.Parameter(made)
 
 
+to = torch.Tensor.to
+
+
+def to_device(self, *args, **options):
+    """Tensor.to, also to a fake device."""
+    given = [one for one in (*args, *options.values()) if isinstance(one, torch.device)]
+    if not given or given[0].type != "cuda":
+        return to(self, *args, **options)
+    if self.device.type == "cuda":
+        return self
+    made = empty(self.shape, self.dtype, given[0].index)
+    put(made, self)
+    return made
+
+
 # -- in place of torch.cuda --------------------------------------------------------------------
 
 
@@ -264,4 +285,5 @@ def install(monkeypatch):
     for name in ("current_device", "current_stream", "device", "stream", "Stream"):
         monkeypatch.setattr(torch.cuda, name, getattr(sys.modules[__name__], name))
     monkeypatch.setattr(torch.futures, "Future", Future)
+    monkeypatch.setattr(torch.Tensor, "to", to_device)
     del waits[:]

@@ -7,7 +7,7 @@ import stand_in
 import tamis
 import tamis.torch
 import torch
-from rig import Bucket, Model, NAN, RANKS, Scaler, cuda, gradients, here, host, run, same, steps_on, weights
+from rig import MEANS, Bucket, Model, NAN, RANKS, Scaler, cuda, gradients, here, host, run, same, steps_on, weights
 from stand_in import Stream, current_stream, empty, parameter, put
 from tamis import launch
 from tamis.torch._hook import sparse_hook
@@ -53,8 +53,15 @@ def test_what_leaves_in_step_is_seen_there(options):
     same(steps_on(2, True, **options), host(3, **options))
 
 
-def test_gradients_of_weight_decay_are_made_before_they_leave():
-    options = dict(reduce="update", inner=lambda p, lr: torch.optim.Adam(p, lr, (0.0, 0.99), weight_decay=0.1))
+def own(kind, **options):
+    return dict(reduce="step", inner=lambda p, lr: kind(p, lr, **options))
+
+
+@pytest.mark.parametrize("options", [
+    own(torch.optim.Adam, betas=(0.0, 0.99), weight_decay=0.1),
+    own(torch.optim.AdamW, weight_decay=0.1), own(torch.optim.SGD, momentum=0.9),
+])
+def test_the_own_step_is_complete_before_it_leaves(options):
     same(steps_on(2, True, **options), host(3, **options))
 
 
@@ -105,7 +112,7 @@ def test_hook_hands_over_and_completes_on_the_streams_of_its_calls():
     def on_host(rank):
         rows = [(name, torch.nn.Parameter(values)) for name, values in weights()]
         opt = tamis.torch.DistributedOptimizer(
-            torch.optim.SGD([p for _, p in rows], lr=0.1), rows, density=0.1, comm=here.carriers.pop()
+            torch.optim.SGD([p for _, p in rows], lr=0.1), rows, **MEANS, comm=here.carriers.pop()
         )
         found = []
         for step in range(3):
@@ -139,7 +146,7 @@ def mixed(rank, device, bad=None, **options):
     if not device:
         more = dict(comm=[here.carriers.pop() for _ in range(2)])
     opt = tamis.torch.DistributedOptimizer(
-        torch.optim.SGD([p for _, p in rows], lr=0.1), rows, density=0.1, **dict(more, **options)
+        torch.optim.SGD([p for _, p in rows], lr=0.1), rows, **MEANS, **dict(more, **options)
     )
     place = {id(p): number for number, (_, _, p) in enumerate(opt._targets)}
     for step in range(4):

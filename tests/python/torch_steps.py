@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Optimizers in update mode, for its tests."""
+"""Optimizers whose steps are exchanged, for the tests of them."""
 
 import torch
 
@@ -11,15 +11,18 @@ DENSITY = 0.03
 
 def inner(kind, parameters, lr=0.01, weight_decay=0.1, **more):
     if kind == "SGD":
-        return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay, momentum=0.8, **more)
-    more = dict(dict(betas=(0.8, 0.95), eps=1e-6), **more)
+        more.setdefault("momentum", 0.8)
+        return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay, **more)
+    if kind not in ("RMSprop", "Adagrad"):
+        more = dict(dict(betas=(0.8, 0.95)), **more)
+    more.setdefault("eps", 1e-6)
     return getattr(torch.optim, kind)(parameters, lr=lr, weight_decay=weight_decay, **more)
 
 
 def wrap(model, kind="AdamW", optimizer=None, **options):
     options.setdefault("density", DENSITY)
     optimizer = optimizer or inner(kind, model.parameters())
-    return tamis.torch.DistributedOptimizer(optimizer, model, reduce="update", **options)
+    return tamis.torch.DistributedOptimizer(optimizer, model, reduce="step", **options)
 
 
 def alone(model, kind="AdamW", **options):
@@ -35,5 +38,11 @@ def flat(tensors):
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
-def held(optimizer, kind="residual"):
-    return flat(optimizer.tamis.state_dict()[kind].values())
+def held(optimizer):
+    return flat(optimizer.tamis.state_dict()["residual"].values())
+
+
+def kept(optimizer, key):
+    """What the optimizer inside keeps for each parameter: exp_avg, momentum_buffer, ..."""
+    rows = [p for group in optimizer.param_groups for p in group["params"]]
+    return flat([optimizer.state[p][key] for p in rows])

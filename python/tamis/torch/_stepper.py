@@ -1,0 +1,499 @@
+# SPDX-License-Identifier: MIT
+"""The user's optimizer, between whose step and the next backward pass ranks must agree.
+
+    gradient   backward() leaves the mean in the gradients; step() is checked, and is the user's
+    step       each rank's optimizer steps from its own gradient; what it made is exchanged:
+
+        base = p (1 - lr wd)        where weight decay is apart from the gradient; else p
+        step()                      the optimizer's own, with its own state
+        u    = (base - p) / lr      in the memory of p
+        x    = what the reducer makes of u: residual, norm, the mean over ranks of what was chosen
+        p    = base - lr x          the same bits on all ranks; where the step is lost, as before
+"""
+
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Type
+
+import torch
+
+from .. import _core
+from ._around import around
+from ._exchange import Exchange
+from ._group import Place
+from ._kinds import Kind
+from ._parameters import flat, form, local
+from ._scaling import SUPPORTS, Scaling, scaled
+
+if TYPE_CHECKING:
+    from ._state import SparseState
+
+Call = Tuple[Tuple[Any, ...], Dict[str, Any]]
+log = logging.getLogger("tamis")
+
+
+def innermost(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimizer of torch inside those that accelerate and Lightning put around it."""
+    if hasattr(optimizer, "tamis"):
+        raise TypeError(
+            "a DistributedOptimizer exchanges by itself: give attach the optimizer inside, or leave"
+            " DistributedDataParallel out"
+        )
+    inner = getattr(optimizer, "optimizer", None)
+    if isinstance(inner, torch.optim.Optimizer):
+        return innermost(inner)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"a {type(optimizer).__name__} is not a torch.optim.Optimizer")
+    return optimizer
+
+
+class Stepper:
+    """Checks an optimizer's steps, and calls what its kind of exchange does around them."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, kind: Kind, state: "SparseState") -> None:
+        self.optimizer, self.kind = optimizer, kind
+        self._state: Any = weakref.proxy(state)
+        self._alive = weakref.ref(state)
+        self._open = True
+        release(optimizer)
+        optimizer._tamis_stepper = self  # type: ignore[attr-defined]
+        self._calls = around(optimizer, self._before, self._after, self._failed)
+
+    def close(self) -> None:
+        self._open = False
+        self._calls.remove()
+
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Optional[Call]:
+        if not self._open:
+            return None
+        if self._alive() is None:
+            raise RuntimeError(
+                "the state that exchanges for this optimizer is gone, so replicas would drift apart:"
+                " keep what attach returned, or the DistributedOptimizer, or close() it"
+            )
+        self._state.check()
+        args, kwargs = _run_closure(args, dict(kwargs))
+        check_groups(optimizer, self._state)
+        self.before(kwargs)
+        return args, kwargs
+
+    def _after(self) -> None:
+        if self._open:
+            self.after()
+
+    def _failed(self) -> None:
+        if self._open:
+            self.failed()
+
+    def before(self, kwargs: Dict[str, Any]) -> None:
+        """The optimizer is about to step."""
+
+    def after(self) -> None:
+        """It has stepped. Called once or twice."""
+
+    def failed(self) -> None:
+        """It raised."""
+
+    def forget_places(self) -> None:
+        """Plans that were made before are void."""
+
+    def here(self) -> str:
+        return f"rank {self._state.comm.rank}: "
+
+
+def release(optimizer: torch.optim.Optimizer) -> None:
+    """One state at a time exchanges for an optimizer; one that nobody holds any more is none."""
+    before = getattr(optimizer, "_tamis_stepper", None)
+    if before is None or not before._open:
+        return
+    if before._alive() is not None:
+        raise RuntimeError(
+            f"another state exchanges for this {type(optimizer).__name__} already: close() it first"
+        )
+    before.close()
+
+
+# ------------------------------------------------------------------------------ means of gradients
+
+
+class GradientStepper(Stepper):
+    """Sees that what the optimizer steps by is the result of an exchange."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, kind: Kind, state: "SparseState") -> None:
+        super().__init__(optimizer, kind, state)
+        self._fresh = False  # an exchange has ended since the last step
+        self._told = False
+        self._own = getattr(optimizer, SUPPORTS, False)
+        if state.scaler is None:
+            setattr(optimizer, SUPPORTS, True)  # has a scaler give itself away
+
+    def close(self) -> None:
+        super().close()
+        setattr(self.optimizer, SUPPORTS, self._own)
+
+    def ended(self) -> None:
+        if self._fresh and not self._told:
+            self._told = True
+            log.warning(
+                "%sa backward pass was exchanged, and no step followed: what it left in the residual"
+                " comes later all the same. Where passes are dropped (GAN, SAM, skipped steps) leave"
+                " reduce= out; where several make one step, wrap all but the last in no_sync()",
+                self.here(),
+            )
+        self._fresh = True
+
+    def before(self, kwargs: Dict[str, Any]) -> None:
+        if self._state.scaler is None and scaled(self.optimizer, kwargs):
+            raise RuntimeError(
+                f"{self.here()}a GradScaler steps the optimizer, which tamis was not told of, so"
+                " the residual would be in units of its scale: write attach(..., scaler=scaler)"
+            )
+        fresh, self._fresh = self._fresh, False
+        if not fresh and any(p.grad is not None for p in self._state.parameters_of(self.optimizer)):
+            raise RuntimeError(
+                f"{self.here()}step() without an exchange: backward() did not go through the"
+                " DistributedDataParallel that tamis is attached to, or only within no_sync(), so"
+                " replicas would drift apart"
+            )
+
+
+# ----------------------------------------------------------------------- steps of the own optimizer
+
+
+class Row:
+    """The parameters of a param_group that are exchanged: their memory, beside copies."""
+
+    def __init__(
+        self,
+        group: Dict[str, Any],
+        known: List[torch.Tensor],
+        pairs: List[Tuple[torch.Tensor, torch.Tensor]],
+    ) -> None:
+        self.group, self.known, self.pairs = group, known, pairs
+        self.lr, self.keeps = 0.0, [1.0] * len(known)
+
+    def hold(self, decoupled: bool, agreed: bool) -> None:
+        """Copy the parameters.
+
+        agreed  a gradient that is None is so on all ranks: its parameter does not decay, as without
+                tamis
+        """
+        self.lr = float(self.group["lr"])
+        decay = float(self.group.get("weight_decay", 0.0)) if decoupled else 0.0
+        keep = 1.0 - self.lr * decay
+        self.keeps = [1.0 if agreed and p.grad is None else keep for p in self.known]
+        # One that was frozen since, or has a rate of 0, ends as it was.
+        self.moving = [p.requires_grad and self.lr != 0.0 for p in self.known]
+        self._copy()
+
+    @torch.no_grad()
+    def _copy(self) -> None:
+        for parameter, held in self.pairs:
+            held.copy_(parameter)
+
+    def give(self, rate: float) -> None:
+        """The optimizer has stepped: make of it what is exchanged, as it were at `rate`."""
+        raise NotImplementedError
+
+    def apply(self, factor: float) -> None:
+        """Let the parameters hold what the exchange, times a factor, has made of them."""
+        raise NotImplementedError
+
+    def place(self, state: "SparseState") -> Place:
+        found = [state.locate(parameter) for parameter in self.known]
+        runs = [flat(memory) for memory, _ in self.pairs]
+        return Place(found[0][0], [segment for _, segment in found], runs, self.before())
+
+    def before(self) -> Optional[List[torch.Tensor]]:
+        """Of a place: what the exchange itself takes the parameters from."""
+        return None
+
+    def aim(self, place: Place) -> None:
+        """Of a place: what belongs to this step alone."""
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for parameter, held in self.pairs:
+            parameter.copy_(held)
+
+    @torch.no_grad()
+    def spoil(self, place: Place) -> None:
+        """Have all ranks skip what was given."""
+        place.tensors[0][0] = float("nan")
+
+
+class Subtracted(Row):
+    """Three passes: the step is computed in the memory of the parameters, exchanged, applied."""
+
+    def _base(self, number: int) -> torch.Tensor:
+        """As weight decay alone would leave a parameter."""
+        held, keep = self.pairs[number][1], self.keeps[number]
+        return held * keep if keep != 1.0 else held
+
+    @torch.no_grad()
+    def give(self, rate: float) -> None:
+        for i, (parameter, _) in enumerate(self.pairs):
+            if not self.moving[i]:
+                parameter.zero_()
+                continue
+            torch.sub(self._base(i), parameter, out=parameter)
+            if self.lr != rate:
+                parameter.mul_(rate / self.lr)
+
+    @torch.no_grad()
+    def apply(self, factor: float) -> None:
+        for i, (parameter, held) in enumerate(self.pairs):
+            if self.moving[i]:  # rounded twice, as the library does where it applies by itself
+                moved = parameter.mul(self.lr * factor)
+                torch.sub(self._base(i), moved, out=parameter)
+            else:
+                parameter.copy_(held)
+
+
+class Moved(Row):
+    """The exchange takes parameters after and before, and applies its result itself.
+
+    Copies are of what weight decay alone would make of the parameters. So a step that is lost leaves
+    them as they were but for a rounding, which is the same on all ranks.
+    """
+
+    @torch.no_grad()
+    def _copy(self) -> None:
+        for (parameter, held), moves, keep in zip(self.pairs, self.moving, self.keeps):
+            if moves and keep != 1.0:
+                torch.mul(parameter, keep, out=held)
+            else:
+                held.copy_(parameter)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for (parameter, held), moves, keep in zip(self.pairs, self.moving, self.keeps):
+            if moves and keep != 1.0:
+                torch.div(held, keep, out=parameter)
+            else:
+                parameter.copy_(held)
+
+    def give(self, rate: float) -> None:
+        pass
+
+    def apply(self, factor: float) -> None:
+        pass
+
+    def before(self) -> Optional[List[torch.Tensor]]:
+        return [flat(held) for _, held in self.pairs]
+
+    def aim(self, place: Place) -> None:
+        place.rates = [self.lr if moves else 0.0 for moves in self.moving]
+
+    @torch.no_grad()
+    def spoil(self, place: Place) -> None:
+        assert place.rates is not None
+        if place.rates[0] == 0.0:  # what it holds would not be looked at
+            place.rates[0] = 1.0
+            self.pairs[0][0].copy_(self.pairs[0][1])
+        super().spoil(place)
+
+
+class LocalStepper(Stepper):
+    """Lets the optimizer step by the rank's own gradient, and exchanges what that has moved."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, kind: Kind, state: "SparseState", exchange: Exchange
+    ) -> None:
+        self._exchange = exchange
+        self._held: Dict[int, torch.Tensor] = {}
+        self._rows: List[Row] = []  # of a step that is under way
+        self._places: List[Place] = []
+        self._located_at: List[Tuple[type, int, int]] = []
+        self._scaling = Scaling(optimizer)
+        # Adagrad of torch makes its state with the optimizer, and misses it where it is gone.
+        self._begins_lazily = not optimizer.state or any("step" in own for own in optimizer.state.values())
+        self._made_for = state.density
+        super().__init__(optimizer, kind, state)
+
+    def close(self) -> None:
+        super().close()
+        self._scaling.close()
+        self._held.clear()
+
+    def before(self, kwargs: Dict[str, Any]) -> None:
+        self.failed()  # if a step before raised where nothing could see it
+        self._state.begin()
+        # Anew in every step: load_state_dict makes other param_groups.
+        way = self._way()
+        rows = [way(group, *self._known(group)) for group in self.optimizer.param_groups]
+        for row in rows:  # before a scaler's skip hides gradients
+            row.hold(self.kind.decoupled(row.group), self._state.by_ddp)
+        self._scaling.heed(kwargs)
+        self._state.clip(self.optimizer, self._scaling.scale)
+        self._rows = rows
+
+    def _way(self) -> Type[Row]:
+        """One pass over float32 in host memory, where nothing else needs the steps by themselves."""
+        groups, param_groups = self._exchange.groups, self.optimizer.param_groups
+        fits = len(groups) == 1 and groups[0].takes_before
+        plain = all(sound_rate(float(g["lr"])) and self._factor(g) == 1.0 for g in param_groups)
+        slow = all(float(g["lr"]) * float(g.get("weight_decay", 0.0)) < 0.5 for g in param_groups)
+        return Moved if fits and plain and slow and not self._clears() else Subtracted
+
+    def _clears(self) -> bool:
+        momentum = any(group.get("momentum") for group in self.optimizer.param_groups)
+        return momentum and self.kind.clears_at(self._state.density)
+
+    def _known(
+        self, group: Dict[str, Any]
+    ) -> Tuple[List[torch.Tensor], List[Tuple[torch.Tensor, torch.Tensor]]]:
+        """Its parameters that are exchanged, and their memory beside that of copies."""
+        pairs, known = [], [p for p in group["params"] if self._state.known(p) is not None]
+        for parameter in known:
+            memory, held = local(parameter).detach(), self._held.get(id(parameter))
+            if held is None or held.stride() != memory.stride():
+                held = self._held[id(parameter)] = torch.empty_like(memory)
+            pairs.append((memory, held))
+        return known, pairs
+
+    def after(self) -> None:
+        rows, self._rows = self._rows, []
+        if not rows:
+            return
+        self._scaling.end()
+        try:
+            lost = not self._trade(rows)
+        except BaseException as error:
+            late = getattr(error, "late", False)
+            for row in rows:
+                row.apply(self._factor(row.group)) if late else row.restore()
+            self._repair()
+            if self._scaling.seen and isinstance(error, _core.Error) and error.lost == "step":
+                self._tell_scaler()
+                return
+            self._state.fail(error)
+            raise
+        if lost:
+            self._repair()
+            self._tell_scaler()
+
+    def failed(self) -> None:
+        rows, self._rows = self._rows, []
+        self._scaling.end()
+        for row in rows:
+            row.restore()
+
+    def _trade(self, rows: List[Row]) -> bool:
+        """Exchange the steps. Returns whether they were applied, or, where a device is late to tell,
+        those before."""
+        moved = isinstance(rows[0], Moved)
+        rate = 1.0 if moved else next((row.lr for row in rows if row.lr != 0.0), 1.0)
+        for row in rows:
+            row.give(rate)
+        full = [row for row in rows if row.pairs]
+        places = self._located(full)
+        for row, place in zip(full, places):
+            row.aim(place)
+        spoiled = self._state.spoiled_inside([memory for row in full for memory, _ in row.pairs])
+        if self._scaling.skips or spoiled:
+            full[0].spoil(places[0])
+        self._exchange.begin(1.0 / rate)
+        for place in places:
+            self._exchange.mark(place)
+        told = self._state.finish(self._exchange)
+        applied = told or self._exchange.late
+        if applied and not moved and self._clears():  # the density may have changed
+            self._clear_applied(rows)
+        for row in rows:
+            row.apply(self._factor(row.group)) if applied else row.restore()
+        return told
+
+    def _factor(self, group: Dict[str, Any]) -> float:
+        """What suits the density of now, and the momentum; the reducer was made for others."""
+        return self.kind.factor(self._state.density, self._made_for, group)
+
+    @torch.no_grad()
+    def _clear_applied(self, rows: List[Row]) -> None:
+        """Factor masking of Deep Gradient Compression (arXiv 1712.01887): a direction that was applied
+        does not push on."""
+        for row in rows:
+            for parameter, (applied, _) in zip(row.known, row.pairs):
+                momentum = self.optimizer.state.get(parameter, {}).get(self.kind.clears)
+                if momentum is not None:
+                    local(momentum).masked_fill_(applied != 0, 0.0)
+
+    def _located(self, rows: List[Row]) -> List[Place]:
+        """Where the parameters are, one for each row; anew if one was given other memory."""
+        pairs = [(type(row), *pair) for row in rows for pair in row.pairs]
+        now = [(way, memory.data_ptr(), held.data_ptr()) for way, memory, held in pairs]
+        if now != self._located_at:
+            self._places = [row.place(self._state) for row in rows]
+            self._located_at = now
+        return self._places
+
+    def forget_places(self) -> None:
+        self._located_at = []
+
+    def _repair(self) -> None:
+        """Let the optimizer begin anew with what a bad gradient has made of its state: NaN would stay
+        in it, and spoil every step from here on."""
+        for parameter, own in list(self.optimizer.state.items()):
+            if not any(map(_is_bad, own.values())):
+                continue
+            if self._begins_lazily:
+                del self.optimizer.state[parameter]
+                continue
+            for value in filter(_is_bad, own.values()):
+                local(value).nan_to_num_(0.0, 0.0, 0.0)
+
+    def _tell_scaler(self) -> None:
+        """A rank's Inf is all ranks': have each scaler lower its scale."""
+        per_optimizer = getattr(self._state.scaler, "_per_optimizer_states", {})
+        if id(self.optimizer) in per_optimizer:
+            for found in per_optimizer[id(self.optimizer)]["found_inf_per_device"].values():
+                found.fill_(1.0)
+
+
+# ------------------------------------------------------------------------------ of any optimizer
+
+
+def _is_bad(value: Any) -> bool:
+    """Whether it is a tensor with NaN or Inf."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return False
+    return not bool(local(value).isfinite().all())
+
+
+def sound_rate(lr: float) -> bool:
+    """Whether its inverse is a number of float32."""
+    return lr == 0.0 or 1.2e-38 < lr < 3e38
+
+
+def check_groups(optimizer: torch.optim.Optimizer, state: "SparseState") -> None:
+    """Every parameter that the optimizer changes must be exchanged, or replicas drift apart."""
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if not parameter.requires_grad or not local(parameter).numel():
+                continue
+            known = state.known(parameter)
+            if known is None:
+                raise ValueError(
+                    f"param_groups[{number}] has a parameter of shape {tuple(parameter.shape)} that"
+                    " was not named, or required no gradient, when tamis was attached: it is not"
+                    " exchanged, and replicas would drift apart; pass all parameters that the"
+                    " optimizer changes, and attach anew (or make a new DistributedOptimizer) where"
+                    " some come later"
+                )
+            name, then = known
+            if form(parameter) != then:
+                raise ValueError(
+                    f"parameter {name!r} has {form(parameter)} now, it had {then} when tamis was"
+                    " attached: close the state and attach anew"
+                )
+
+
+def _run_closure(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Call:
+    """Run the closure of step(closure), if any, and leave one that only returns its loss."""
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if closure is None:
+        return args, kwargs
+    with torch.enable_grad():
+        loss = closure()
+    kwargs["closure"] = lambda: loss
+    return args[:1], kwargs
