@@ -29,6 +29,8 @@ FORMS = {
     "sparse-kept": (0.08, "fp4", "steps", 0.9, 1.0),
     "whole": (1.0, "fp2", "steps", 1.0, 1.0),
     "cleared": (0.1, "none", "steps", 1.0, 0.0),  # of SGD: momentum, where it was applied
+    "kept": (0.1, "none", "steps", 1.0, 0.0),  # not cleared
+    "outside": (0.1, "none", "gradients", 1.0, 0.0),
     "gradients": (0.08, "fp4", "gradients", 1.0, 0.0),
     "gradients-fp4": (1.0, "fp4", "gradients", 1.0, 0.0),
     "gradients-fp2": (1.0, "fp2", "gradients", 1.0, 0.0),
@@ -94,11 +96,13 @@ def loss_of(weights, x, y):
 # --- optimizers: over views of all replicas' weights
 
 
-class Lion(torch.optim.Optimizer):
-    """arXiv 2302.06675."""
-
+class Decayed(torch.optim.Optimizer):
     def __init__(self, params, lr, weight_decay):
         super().__init__(params, dict(lr=lr, weight_decay=weight_decay))
+
+
+class Lion(Decayed):
+    """arXiv 2302.06675."""
 
     @torch.no_grad()
     def step(self):
@@ -110,11 +114,8 @@ class Lion(torch.optim.Optimizer):
                 m.lerp_(p.grad, 0.01)
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(Decayed):
     """torch.optim.Muon with match_rms_adamw, for a batch of matrices [replica, a, b]."""
-
-    def __init__(self, params, lr, weight_decay):
-        super().__init__(params, dict(lr=lr, weight_decay=weight_decay))
 
     @torch.no_grad()
     def step(self):

@@ -14,8 +14,8 @@ import jobs
 import ranks
 from jobs import needs_mpi
 from ranks import told
-from torch_models import batch, bits, ddp, network, train
-from torch_steps import flat, inner, wrap
+from torch_models import bits, ddp, network, train
+from torch_steps import attached, flat, inner, loss, wrap
 
 import tamis
 import tamis.torch
@@ -25,15 +25,8 @@ DENSITY = 0.05
 # ------------------------------------------------------------------------------ run by the ranks
 
 
-def loss(net, step):
-    x, y = batch(step, dist.get_rank())
-    return torch.nn.functional.cross_entropy(net(x), y)
-
-
 def made(kind="AdamW", **options):
-    net = ddp(network())
-    optimizer = inner(kind, net.parameters())
-    return net, optimizer, tamis.torch.attach(net, DENSITY, optimizer=optimizer, **options)
+    return attached(DENSITY, kind, **options)
 
 
 def as_the_wrapper(kind):

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 import ranks
 from ranks import told
-from torch_models import batch, bits, ddp, network, train
-from torch_steps import flat, inner
+from torch_models import bits, ddp, network, train
+from torch_steps import attached, flat, inner, loss
 
 import tamis
 import tamis.torch
@@ -21,15 +21,8 @@ DENSITY = 0.05
 # ------------------------------------------------------------------------------ run by the ranks
 
 
-def loss(net, step):
-    x, y = batch(step, dist.get_rank())
-    return torch.nn.functional.cross_entropy(net(x), y)
-
-
 def made(kind="AdamW", **options):
-    net = ddp(network())
-    optimizer = inner(kind, net.parameters())
-    return net, optimizer, tamis.torch.attach(net, DENSITY, optimizer=optimizer, **options)
+    return attached(DENSITY, kind, **options)
 
 
 def case_accumulate():
@@ -128,10 +121,10 @@ def case_clip_norm():
 def as_without(kind, density, **options):
     """The same script with and without tamis, where nothing is left out."""
     found = []
-    for attached in (False, True):
+    for with_it in (False, True):
         net = ddp(network())
         optimizer = inner(kind, net.parameters())
-        if attached:
+        if with_it:
             tamis.torch.attach(net, density, optimizer=optimizer, **options)
         train(net, optimizer, range(4))
         found.append(flat(net.parameters()).clone())

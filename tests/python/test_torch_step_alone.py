@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torch_models import Weighted, batch, network
-from torch_steps import alone, flat, held, inner, kept, normal
+from torch_steps import alone, backward, flat, held, inner, kept, normal, train_alone
 
 import tamis
 import tamis.torch
@@ -28,17 +28,6 @@ def learn(optimizer, model, steps=8, clip=False, schedule=None):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         schedule.step()
-
-
-def backward(model, optimizer, step=0):
-    x, y = batch(step, 0)
-    optimizer.zero_grad(set_to_none=True)
-    torch.nn.functional.cross_entropy(model(x), y).backward()
-
-
-def train_alone(model, optimizer, step=0):
-    backward(model, optimizer, step)
-    optimizer.step()
 
 
 # ---------------------------------------------------------------------- the optimizer itself

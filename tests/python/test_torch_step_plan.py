@@ -7,23 +7,12 @@ import warnings
 import pytest
 import torch
 
-from torch_models import batch, network
-from torch_steps import DENSITY, alone, inner
+from torch_models import network
+from torch_steps import DENSITY, alone, backward, inner, train_alone
 
 import tamis
 import tamis.torch
 from tamis.torch import _checkpoint, _kinds, _plan
-
-
-def backward(model, optimizer, step=0):
-    x, y = batch(step, 0)
-    optimizer.zero_grad(set_to_none=True)
-    torch.nn.functional.cross_entropy(model(x), y).backward()
-
-
-def train_alone(model, optimizer, step=0):
-    backward(model, optimizer, step)
-    optimizer.step()
 
 
 def told(kind, call):

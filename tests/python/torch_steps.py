@@ -2,6 +2,9 @@
 """Optimizers whose steps are exchanged, for the tests of them."""
 
 import torch
+import torch.distributed as dist
+
+from torch_models import batch, ddp, network
 
 import tamis
 import tamis.torch
@@ -27,6 +30,29 @@ def wrap(model, kind="AdamW", optimizer=None, **options):
 
 def alone(model, kind="AdamW", **options):
     return wrap(model, kind, comm=tamis.Comm.local(1)[0], **options)
+
+
+def loss(net, step):
+    x, y = batch(step, dist.get_rank())
+    return torch.nn.functional.cross_entropy(net(x), y)
+
+
+def attached(density, kind="AdamW", **options):
+    """A model in a DDP, its optimizer, and the state that exchanges for it."""
+    net = ddp(network())
+    optimizer = inner(kind, net.parameters())
+    return net, optimizer, tamis.torch.attach(net, density, optimizer=optimizer, **options)
+
+
+def backward(model, optimizer, step=0):
+    x, y = batch(step, 0)
+    optimizer.zero_grad(set_to_none=True)
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+
+
+def train_alone(model, optimizer, step=0):
+    backward(model, optimizer, step)
+    optimizer.step()
 
 
 def normal(model, step, rank):

@@ -44,7 +44,21 @@ def attach_sharded(
     for one in state.optimizers:
         if not any(stepper.optimizer is one for stepper in state.steppers):
             state.steppers.append(MeanStepper(one, GRADIENT, state))
+    _watch(model, state)
     return state
+
+
+def _watch(model: torch.nn.Module, state: SparseState) -> None:
+    """No hook of an exchange is there to say that the state was closed, or has ended: forward does."""
+    before = model.__dict__.pop("_tamis_watch", None)
+    if before is not None:
+        before.remove()
+
+    def check(*_: Any) -> None:
+        if torch.is_grad_enabled():
+            state.check()
+
+    model.__dict__["_tamis_watch"] = model.register_forward_pre_hook(check)
 
 
 def _mesh_of(model: torch.nn.Module) -> Any:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The state of sparse training: reducers, residuals, and the step that is under way."""
 
-import logging
 import os
 import time
 import weakref
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, NoReturn, Optional
 import torch
 
 from .. import _core, energy, launch
-from . import _checkpoint, _comm, _guard, _move, _others, _parameters, _plan, _plot, _ranks
+from . import _checkpoint, _comm, _guard, _move, _others, _parameters, _plan, _plot, _ranks, _report
 from ._exchange import Exchange
-from ._options import check_options
-from ._figures import Figures, joules, merged
+from ._figures import Figures, merged
 from ._group import Group, Place
 from ._kinds import Kind
+from ._options import check_options
 from ._stepper import LocalStepper, Stepper, check_groups, release
 from ._streams import on
 
@@ -26,17 +25,6 @@ if TYPE_CHECKING:
 
 
 CHECK_EVERY = 200  # steps
-SCALARS = (
-    "density",
-    "wire_bytes",
-    "compression",
-    "hidden",
-    "exposed_s",
-    "residual_norm",
-    "gradient_norm",
-    "lost_steps",
-)
-log = logging.getLogger("tamis")
 
 
 class SparseState:
@@ -53,7 +41,8 @@ class SparseState:
     bucket_length  elements that are exchanged together, or "planned". It changes the bits
     nonfinite      what happens when an entry is NaN or Inf on any rank. "error": backward (or
                    synchronize, step) raises tamis.Error on all ranks, nothing is applied, and the
-                   next step works; "skip": nothing is applied; "drop": without the bad entries
+                   next step works; "skip": nothing is applied; "drop": without the bad entries,
+                   not where steps are exchanged
     op             "mean" or "sum"
     warmup         number of first steps that exchange whole gradients; until then the residual is
                    zero
@@ -326,23 +315,12 @@ class SparseState:
         if self.meter is not None:
             self.meter.step(merged(rows, lost))
         if not self._told and self.comm.rank == 0:
-            log.info(self._at_a_glance())
+            _report.log.info(_report.at_a_glance(self))
         self._told = True
         self._choose()
         if self._tell_adaptive:
             self._tell_adaptive = False
             _others.warn_of_others(self)
-
-    def _at_a_glance(self) -> str:
-        driver, why = self._driver()
-        last = self.figures.last
-        forms = "; ".join(f"{exchange.name}: {exchange.form}" for exchange in self.exchanges)
-        return (
-            f"{self.comm.nranks} ranks over {self.comm.transport}, driven by the {driver}"
-            + (f" ({why})" if why else "")
-            + f"; {forms}; the first step sent {last['wire_bytes']:,} bytes of a rank, whole gradients"
-            f" are {last['dense_bytes']:,}"
-        )
 
     def _choose(self) -> None:
         warm = self.steps >= self.warmup
@@ -407,7 +385,7 @@ class SparseState:
         It waits for the last step on a device, and raises what became of it.
         """
         self._tell_outcome()
-        return self._figures()
+        return _report.figures(self)
 
     def _tell_outcome(self) -> None:
         """Where a device runs the steps, an error of the last one would else be told by the next."""
@@ -418,31 +396,12 @@ class SparseState:
             group.outcome()
         self.figures.renew([group.reducer.stats() for group in self.groups])
 
-    def _figures(self) -> Dict[str, Any]:
-        figures = dict(self.figures.read(self.groups), density_asked=self.density)
-        figures["driver"], figures["driver_reason"] = self._driver()
-        if self.meter is not None:
-            figures["energy"] = joules(self.meter)
-        return figures
-
-    def _driver(self) -> Tuple[str, str]:
-        """Who drives the steps, and why a device does not; of several dtypes the first that the host
-        drives."""
-        every = [group.reducer.driver for group in self.groups]
-        return next((one for one in every if one[0] == "host"), every[0])
-
     def scalars(self) -> Dict[str, float]:
         """The figures of the last step as flat numbers, for loggers (TensorBoard's add_scalar,
         logging): "tamis/density", "tamis/wire_bytes", "tamis/compression", "tamis/hidden",
         "tamis/exposed_s", "tamis/residual_norm", with clip_norm "tamis/gradient_norm"; and
         "tamis/lost_steps" since the beginning. Empty before the first step."""
-        figures = self.stats()
-        last = figures["step"]
-        if not last:
-            return {}
-        last["exposed_s"] = last["seconds"]["exposed"]
-        last["lost_steps"] = figures["total"]["lost_steps"]
-        return {"tamis/" + n: float(last[n]) for n in SCALARS if last.get(n) is not None}
+        return _report.scalars(self.stats())
 
     def plot(
         self, path: Union[str, "os.PathLike[str]"], losses: Optional[Sequence[float]] = None
@@ -578,23 +537,7 @@ class SparseState:
             raise failure
 
     def __repr__(self) -> str:
-        if self._closed:
-            return f"SparseState({self.scheme!r}, density={self.density}, closed)"
-        figures = self._figures()
-        total, last = figures["total"], figures["step"]
-        text = (
-            f"SparseState({self.scheme!r}, density={self.density}, {self.comm.transport},"
-            f" rank {self.comm.rank} of {self.comm.nranks}, {total['steps']} steps"
-        )
-        if last and total["compression"]:
-            text += (
-                f", {last['density']:.2%} of the entries in {last['wire_bytes']:,} bytes a step,"
-                f" 1/{total['compression']:.1f} of dense, {last['hidden']:.0%} hidden"
-            )
-        if self.device.type == "cuda":
-            why = figures["driver_reason"]
-            text += f", driven by the {figures['driver']}" + (f" ({why})" if why else "")
-        return text + (f", ended by: {self.error})" if self.error else ")")
+        return _report.text(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
