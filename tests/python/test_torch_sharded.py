@@ -119,7 +119,20 @@ def case_refused():
     ]
 
 
-CASES = ["case_adamw", "case_momentum", "case_resume", "case_refused"]
+def case_closed():
+    """A closed state does not let nodes train apart; another one may follow."""
+    model = sharded(mesh()["inside"])
+    optimizer = adamw(model)
+    state = tamis.torch.attach(model, 0.1, optimizer=optimizer)
+    train(model, optimizer, [0])
+    state.close()
+    said = told(lambda: train(model, optimizer, [1]))
+    again = tamis.torch.attach(model, 0.1, optimizer=optimizer)
+    train(model, optimizer, [1])
+    return said, again.steps, alike(whole(model))
+
+
+CASES = ["case_adamw", "case_momentum", "case_resume", "case_refused", "case_closed"]
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +148,11 @@ def test_density_1_is_hsdp_and_replicas_are_identical(results, case):
 
 def test_a_run_that_was_stopped_has_the_same_bits(results):
     assert ranks.values(results, "case_resume") == [True] * 4
+
+
+def test_a_closed_state_is_refused(results):
+    for said, steps, same in ranks.values(results, "case_closed"):
+        assert said[0] == "RuntimeError" and "was closed" in said[1] and (steps, same) == (1, True)
 
 
 def test_meshes_that_do_not_show_the_nodes_are_refused(results):
