@@ -251,7 +251,7 @@ static tamis_status share(hierarchical *h, tam_link *link) {
     tam_outcome *out = &v->out;
     const tam_entries *held = &out->held;
     size_t count;
-    h->slots.config = v->config_hash + v->whole_k;
+    h->slots.config = tam_view_config(v, v->whole_k);
     fill_head(h);
     tam_strided_locate(&h->ranges[v->slice->local], held->indices, held->count,
                        tam_slot_own_indices(&h->slots));

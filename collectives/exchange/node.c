@@ -163,7 +163,7 @@ static tamis_status refuse_gradient(const tam_node *o, uint32_t g, const char *w
 static tamis_status check_tail(const tam_node *o, uint32_t g) {
     const tam_tail *t = &o->came[g];
     if (t->config != o->sent[o->view->slice->local].config || t->rank != g)
-        return refuse_gradient(o, g, "it comes from another configuration or density");
+        return refuse_gradient(o, g, "it comes from another configuration, density or rate");
     if (t->step != o->view->step)
         return refuse_gradient(o, g, "it belongs to another step");
     if (t->checksum != o->heard[g])
@@ -174,7 +174,7 @@ static tamis_status check_tail(const tam_node *o, uint32_t g) {
 static tamis_status compare_tails(tam_node *o, tam_link *link) {
     const tam_bucket_view *v = o->view;
     for (uint32_t g = 0; g < v->slice->nlocal; g++) {
-        o->sent[g].config = v->config_hash + v->whole_k;
+        o->sent[g].config = tam_view_config(v, v->whole_k);
         o->sent[g].step = v->step;
         o->sent[g].rank = v->slice->local;
         o->send_at[g + 1] = o->recv_at[g + 1] = (g + 1) * sizeof o->sent[0];

@@ -152,7 +152,7 @@ static tamis_status open_rows(tam_bucket_view *view, void **out) {
 static tamis_status plan(void *self, tam_link *link) {
     (void)link;
     rows *w = self;
-    w->sparse.slots.config = w->sparse.view->config_hash;
+    w->sparse.slots.config = tam_view_config(w->sparse.view, 0);
     return TAMIS_OK;
 }
 

@@ -141,14 +141,13 @@ tamis_status tam_sparse_accumulate(void *self) {
     return v->device->accumulate(v->kernels, &v->target, &v->accumulated);
 }
 
-/* Slots of another density may have the same length, so k is part of the hash in the heads. */
 tamis_status tam_sparse_plan(void *self, tam_link *link) {
     tam_sparse *s = self;
     const tam_bucket_view *v = s->view;
     for (uint32_t i = 0; i < v->nranks; i++)
         s->ranges[i] = tam_strided_of(v->division, tam_part_of(v->division, v->step, i));
     s->slots.leader = tam_owner_of(v->division, v->step, 0); /* if they are led */
-    s->slots.config = v->config_hash + v->k;
+    s->slots.config = tam_view_config(v, v->k);
     return tam_pick_plan(v, &s->packing, link, &s->slots.config);
 }
 

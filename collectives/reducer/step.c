@@ -5,8 +5,9 @@
  */
 #include "collectives/reducer/reducer.h"
 
-#include "lib/base/half.h"
 #include "lib/base/fenv.h"
+#include "lib/base/half.h"
+#include "lib/base/hash.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -187,11 +188,11 @@ static tamis_status check_same(const tamis_reducer *r, const tamis_step *step) {
     const tamis_step *given = &r->given;
     if (step->grad == given->grad && step->grads == given->grads && step->scale == given->scale &&
         step->stream == given->stream && step->before == given->before &&
-        step->rates == given->rates)
+        step->rates == given->rates && step->agreed == given->agreed)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_ARGUMENT,
-                    "rank %u: grad, grads, scale, stream, before and rates must be the same in "
-                    "all calls of a step",
+                    "rank %u: grad, grads, scale, stream, before, rates and agreed must be the "
+                    "same in all calls of a step",
                     r->comm->rank);
 }
 
@@ -299,8 +300,18 @@ static bool note_launch(tamis_reducer *r, tamis_status *status) {
     return more;
 }
 
+/* Of a bucket whose segments are ready: by what ranks apply alike what they have exchanged. */
+static uint64_t hash_agreed(const tam_bucket *b) {
+    const tamis_step *step = &b->reducer->given;
+    uint64_t words[2] = {step->agreed, 0};
+    if (step->rates)
+        words[1] = tam_hash(step->rates + b->first_segment, b->layout->nsegments * sizeof(float));
+    return words[0] || words[1] ? tam_hash(words, sizeof words) : 0;
+}
+
 static tamis_status launch_one(tamis_reducer *r) {
     tam_bucket *b = &r->buckets[r->launched];
+    b->view.target.agreed = hash_agreed(b);
     tamis_status status = r->driver->launch(b, r->given.stream);
     b->begun = b->begun && status != TAMIS_OK;
     bool half = status != TAMIS_OK && r->launched > 0;

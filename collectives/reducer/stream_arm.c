@@ -160,7 +160,7 @@ tamis_status tam_stream_arm(tamis_reducer *r) {
 static tamis_status agree(tamis_reducer *r, void *caller) {
     const tam_bucket *b = &r->buckets[0];
     const tam_head_due due = {
-        .config = tam_stream_config(b),
+        .config = tam_stream_config(b) + b->view.target.agreed,
         .step = r->step,
         .last_result = b->view.last_result,
     };

@@ -620,7 +620,7 @@ typedef struct tamis_phase_event {
 /** What a rank adds to its residual in update mode; g is scale * its own gradient, m and v are
  * float32[n] each and start at 0, and t counts passes from 1. */
 typedef enum tamis_update_rule {
-    TAMIS_UPDATE_ADAM = 0,    /* m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, and
+    TAMIS_UPDATE_ADAM = 0,     /* m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, and
                                  u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon).
                                  With beta1 = 0 there is no m: u = g / (sqrt(...) + epsilon) */
     TAMIS_UPDATE_MOMENTUM = 1, /* m = beta1 m + g, u = m; m is cleared where it was applied:
@@ -891,7 +891,11 @@ typedef struct tamis_step {
                                    without moments, device cpu, grad_dtype float32, dense output,
                                    `grads`, and scale 1 */
     const float *rates; /* [in] with before: the learning rate of each segment, 0 or a normal number
-                           above 0, in the units of the optimizer */
+                           above 0, in the units of the optimizer. Compared as `agreed` is */
+    uint64_t agreed; /* what all ranks must have in common in this step: a hash of learning rates,
+                           say. A rank that gives another number gets PROTOCOL, as do those that
+                           meet it. Not compared in scheme dense, nor of a step in a CUDA graph of
+                           the caller, which keeps that of its capture */
 } tamis_step;
 
 #define TAMIS_STEP_INIT TAMIS_INIT(tamis_step, TAMIS_SET(scale, 1.0f))
@@ -1013,9 +1017,9 @@ TAMIS_API const char *tamis_reducer_driver(const tamis_reducer *reducer, const c
  * The gradient of one segment is complete; it belongs to the library until wait.
  *
  * The first call begins a step. All calls of a step, and start, give the same `grad` or `grads`,
- * `scale`, `stream`, `before` and `rates`; of lists only this segment's entry is read. When this
- * completes the bucket whose turn it is, that bucket is accumulated (worker `caller`: here) and its
- * exchange begins; so are any later buckets that waited for it.
+ * `scale`, `stream`, `before`, `rates` and `agreed`; of lists only this segment's entry is read.
+ * When this completes the bucket whose turn it is, that bucket is accumulated (worker `caller`:
+ * here) and its exchange begins; so are any later buckets that waited for it.
  *
  * Collective: no: any order, which may differ between ranks, within one reducer
  * Cost:       less than a microsecond if no bucket begins; no allocation

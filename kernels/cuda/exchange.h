@@ -137,7 +137,8 @@ typedef struct tam_cuda_rounded {
 
 /** State of a bucket between steps. */
 typedef struct tam_cuda_ledger {
-    uint64_t config; /* what the slots of all ranks must carry */
+    uint64_t config; /* what the slots of all ranks must carry, */
+    uint64_t agreed; /* and what is added to it in this step */
     uint64_t last_result;
     tam_cuda_found early; /* nonfinite: dropped from micro-batches since the last step */
 } tam_cuda_ledger;

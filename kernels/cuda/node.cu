@@ -25,7 +25,7 @@ enum { GIVEN, CAME, CHECK = 4 }; /* tam_cuda_gathered.checks; floats behind the 
 
 static __device__ __forceinline__ uint32_t check_of(const tam_cuda_exchange &x, uint32_t from,
                                                     const tam_cuda_stretch &piece, uint64_t sum) {
-    const tam_head_due due = {x.ledger->config, x.turn->step, x.ledger->last_result, from, 0};
+    const tam_head_due due = {tam_config_of(x), x.turn->step, x.ledger->last_result, from, 0};
     return tam_head_check_of(&due, sum + tam_sum_word(TAM_SUM_HEAD, 0, piece.first));
 }
 

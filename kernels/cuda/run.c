@@ -78,8 +78,9 @@ static tamis_status aim(tam_cuda_step *s, const tam_accumulate *target, uint32_t
 /* The first launch of a step. It stands before the graph, because the gradient is another in every
  * step. */
 static tamis_status start_step(tam_cuda_step *s, const tam_accumulate *target, uint32_t by) {
-    const tam_cuda_fresh fresh = tam_cuda_step_fresh(s);
+    tam_cuda_fresh fresh = tam_cuda_step_fresh(s);
     tam_cuda_source source;
+    fresh.agreed = (tam_cuda_agreed){&s->exchange.ledger->agreed, target->agreed};
     TAM_TRY(aim(s, target, by, &source));
     TAM_CUDA_LAUNCH(tam_launch_start(&s->sources[by], source, &fresh, s->round->lane.stream));
     return TAMIS_OK;

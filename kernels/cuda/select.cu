@@ -93,6 +93,8 @@ static __device__ void clear(const tam_cuda_fresh &fresh) {
         return;
     if (fresh.found)
         *fresh.found = tam_cuda_found{};
+    if (fresh.agreed.to)
+        *fresh.agreed.to = fresh.agreed.value;
     *fresh.select.search = tam_cuda_search{};
     *fresh.picked = tam_cuda_picked{};
 }

@@ -33,7 +33,7 @@ static __device__ __forceinline__ uint64_t tam_place_of_value(const tam_cuda_exc
 /** The check of what rank r gives. */
 static __device__ __forceinline__ uint32_t tam_share_check(const tam_cuda_exchange &x, uint32_t r,
                                                            uint64_t sum) {
-    const tam_head_due due = {x.ledger->config, x.turn->step, x.ledger->last_result, r, 0};
+    const tam_head_due due = {tam_config_of(x), x.turn->step, x.ledger->last_result, r, 0};
     return tam_head_check_of(&due, sum);
 }
 

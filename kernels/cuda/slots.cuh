@@ -113,9 +113,13 @@ static __device__ __forceinline__ uint64_t tam_share_of_head(const tam_cuda_slot
     return sum;
 }
 
+static __device__ __forceinline__ uint64_t tam_config_of(const tam_cuda_exchange &x) {
+    return x.ledger->config + x.ledger->agreed;
+}
+
 /** What the head of rank r must say. */
 static __device__ __forceinline__ tam_head_due tam_due_of(const tam_cuda_exchange &x, uint32_t r) {
-    tam_head_due due = {x.ledger->config, x.turn->step, x.ledger->last_result, r, x.slots.capacity};
+    tam_head_due due = {tam_config_of(x), x.turn->step, x.ledger->last_result, r, x.slots.capacity};
     return due;
 }
 

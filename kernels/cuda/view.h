@@ -104,6 +104,12 @@ typedef struct tam_cuda_source {
     tam_optimizer optimizer; /* if tam_cuda_accumulate.update */
 } tam_cuda_source;
 
+/** A number of this step, and where it goes. */
+typedef struct tam_cuda_agreed {
+    uint64_t *to; /* NULL: nowhere */
+    uint64_t value;
+} tam_cuda_agreed;
+
 typedef struct tam_cuda_accumulate {
     tam_cuda_grid grid;
     float *acc;
@@ -184,6 +190,7 @@ typedef struct tam_cuda_fresh {
     tam_cuda_select select;
     tam_cuda_picked *picked;
     tam_cuda_words scratch; /* or none */
+    tam_cuda_agreed agreed; /* not cleared, but set */
 } tam_cuda_fresh;
 
 /** Clears found, histograms, search, picked and scratch: before every cut. */

@@ -112,6 +112,11 @@ typedef struct tam_bucket_view {
     tam_outcome out;
 } tam_bucket_view;
 
+/** What heads of a step compare. k is in it, for slots of another density may be as long. */
+static inline uint64_t tam_view_config(const tam_bucket_view *v, uint64_t k) {
+    return v->config_hash + v->target.agreed + k;
+}
+
 typedef struct tam_exchange {
     uint32_t traits;
 

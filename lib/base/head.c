@@ -55,8 +55,9 @@ const char *tam_refusal_words(uint32_t refusal) {
         [TAM_REFUSED_NOTHING] = "no error",
         [TAM_REFUSED_MISSING] = "it did not arrive; its rank may have refused the step before it "
                                 "sent one, and says why",
-        [TAM_REFUSED_CONFIG] = "it comes from another reducer, configuration, density or packing; "
-                               "use reducers in the same order on all ranks",
+        [TAM_REFUSED_CONFIG] = "it comes from another reducer, configuration, density or packing, "
+                               "or its rank was given other rates or tamis_step.agreed; use "
+                               "reducers in the same order on all ranks",
         [TAM_REFUSED_STEP] = "it belongs to another step",
         [TAM_REFUSED_RESULT] = "its result of the previous step differs: values were damaged in "
                                "transit; load an older state",
@@ -64,7 +65,8 @@ const char *tam_refusal_words(uint32_t refusal) {
         [TAM_REFUSED_LEADER] = "it holds picks, but another rank leads this step",
         [TAM_REFUSED_BYTES] = "its indices take an impossible number of bytes",
         [TAM_REFUSED_CHECKSUM] = "its checksum is wrong: it was damaged, or comes from another "
-                                 "step, result, configuration, density or packing",
+                                 "step, result, configuration, density or packing, or its rank "
+                                 "was given other rates or tamis_step.agreed",
         [TAM_REFUSED_CODE] = "its indices or values cannot be decoded",
         [TAM_REFUSED_ORDER] = "its indices are not ascending or lie past the end",
         [TAM_REFUSED_OWNER] = "it holds an index that its rank does not own",

@@ -384,9 +384,10 @@ static PyMethodDef methods[] = {
      "all steps in which they keep their\nplace; with `before`, parameters after and before a step "
      "of an optimizer."},
     {"ready", WITH_KEYWORDS(tam_py_step_ready),
-     "ready(plan, scale=1.0, stream=0, rates=None)\n--\n\n"
-     "The gradients of a plan are complete. Scale and stream must not change within a step.\n"
-     "`rates`: one per segment of a plan that has `before`."},
+     "ready(plan, scale=1.0, stream=0, rates=None, agreed=0)\n--\n\n"
+     "The gradients of a plan are complete. Scale, stream and `agreed` must not change within a "
+     "step.\n`rates`: one per segment of a plan that has `before`; `agreed`: a number, the same on "
+     "all ranks."},
     {"accumulate", WITH_KEYWORDS(tam_py_step_accumulate),
      "accumulate(grad, scale=1.0, stream=0)\n--\n\n"
      "Add a gradient to the residual and exchange nothing: one micro-batch of several."},

@@ -189,17 +189,19 @@ static bool read_args(const tam_py_reducer *self, PyObject *args, PyObject *keyw
 /* Those of ready. `plan` and `rates`, which may be NULL, are borrowed. */
 static bool read_ready(const tam_py_reducer *self, PyObject *args, PyObject *keywords,
                        PyObject **plan, PyObject **rates, tamis_step *out) {
-    static char *names[] = {"plan", "scale", "stream", "rates", NULL};
+    static char *names[] = {"plan", "scale", "stream", "rates", "agreed", NULL};
     PyObject *stream = NULL;
+    unsigned long long agreed = 0;
     double scale = 1.0;
     *out = (tamis_step)TAMIS_STEP_INIT;
     *rates = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|dOO:Reducer.ready", names, plan, &scale,
-                                     &stream, rates) ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|dOOK:Reducer.ready", names, plan, &scale,
+                                     &stream, rates, &agreed) ||
         !read_stream(self, stream, &out->stream))
         return false;
     *rates = *rates == Py_None ? NULL : *rates;
     out->scale = (float)scale;
+    out->agreed = agreed;
     return true;
 }
 

@@ -174,9 +174,10 @@ class Reducer:
         scale: float = 1.0,
         stream: int = 0,
         rates: Optional[Sequence[float]] = None,
+        agreed: int = 0,
     ) -> None:
-        """tamis_reducer_ready for each segment of the plan: one Python call, no allocation. Scale
-        and stream must not change within a step. If any segment of the plan was already marked in
+        """tamis_reducer_ready for each segment of the plan: one Python call, no allocation. Scale,
+        stream and `agreed` (tamis_step) must not change within a step. If any segment of the plan was already marked in
         this step, none is marked. `rates`: the learning rates of the plan's segments, if it has
         `before`, as all plans of the step then have."""
     def accumulate(self, grad: Union[Tensor, Sequence[Tensor]], scale: float = 1.0, stream: int = 0) -> None: ...

@@ -61,7 +61,8 @@ void exchange_reseal(const exchange_seat *s, uint32_t rank) {
     const uint32_t *list = exchange_list(s, rank);
     const char *values = (const char *)list + tam_head_round(capacity * sizeof list[0]);
     const tam_cuda_exchange *x = &s->step->exchange;
-    const tam_head_due due = {x->ledger->config, x->turn->step, x->ledger->last_result, rank, 0};
+    const tam_head_due due = {x->ledger->config + x->ledger->agreed, x->turn->step,
+                              x->ledger->last_result, rank, 0};
     size_t bytes = s->trial->format == TAMIS_INDEX_AUTO ? count * sizeof list[0] : h->index_bytes;
     uint64_t sums = tam_sum_head(h, head_bytes_of(s)) + tam_sum_bytes(TAM_SUM_INDICES, list, bytes);
     if (s->scheme.exchange == TAM_EXCHANGE_PAIRS)

@@ -143,6 +143,51 @@ static void test_densities_that_differ_in_nodes_are_errors_of_all(void **state) 
     }
 }
 
+/* -- ranks that differ in something else ------------------------------------------------------ */
+
+/* After a step with another number, and one that changes sizes, in which all have the same. */
+static void agree_apart(test_rank *self) {
+    const apart *all = self->shared;
+    pair p;
+    if (!pair_open(self, &all->order, &p))
+        return;
+    tamis_step step = step_of(&p);
+    for (uint32_t number = 0; number < 2; number++) {
+        step.agreed = 77 * number + 1;
+        pair_fill(&p, number);
+        RANK_OK(self, tamis_reducer_start(p.cuda, &step));
+        RANK_OK(self, tamis_reducer_wait(p.cuda));
+        RANK_OK(self, tamis_reducer_set_density(p.cuda, 0.3));
+    }
+    RANK_MEET(self);
+    step.agreed = self->id == 1 ? 5 : 4;
+    self->where = "a step of two numbers";
+    tamis_status status = tamis_reducer_start(p.cuda, &step);
+    if (status == TAMIS_OK)
+        status = tamis_reducer_wait(p.cuda);
+    bool in_nodes = all->order.ranks_per_node > 0;
+    RANK_CHECK(self,
+               in_nodes ? tamis_status_loss(status) == TAMIS_LOST_COMM : status == TAMIS_E_PROTOCOL,
+               "%s", tamis_status_name(status));
+    if (!in_nodes)
+        RANK_SAYS(self, "tamis_step.agreed");
+    check_kept(self, &p);
+    RANK_MEET(self);
+    pair_close(&p);
+}
+
+static void test_numbers_that_differ_are_noticed(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        apart all = {.order = usual()};
+        all.order.scheme = i == 1 ? "topk" : all.order.scheme;
+        all.order.bucket_length = i == 2 ? PAIR_N / 5 : 0;
+        all.order.ranks_per_node = i == 3 ? 2 : 0;
+        test_context("case %u", i);
+        ranks_run(4, 0, agree_apart, &all);
+    }
+}
+
 /* -- changes that fail ------------------------------------------------------------------------ */
 
 /* Rank 0 cannot make its graph anew, which the others have done. */
@@ -294,6 +339,7 @@ int main(void) {
         cmocka_unit_test(test_a_result_is_read_before_sizes_change),
         cmocka_unit_test(test_densities_that_differ_are_noticed),
         cmocka_unit_test(test_densities_that_differ_in_nodes_are_errors_of_all),
+        cmocka_unit_test(test_numbers_that_differ_are_noticed),
         cmocka_unit_test(test_a_graph_that_cannot_be_made_loses_the_communicator),
         cmocka_unit_test(test_a_silent_rank_is_missed_by_the_deadline),
         cmocka_unit_test(test_a_graph_of_the_caller_keeps_its_sizes),

@@ -125,7 +125,8 @@ typedef struct rounds {
 static void enqueue(const rounds *r, int b) {
     tam_cuda_accumulate job = r->job;
     job.source = &r->sources[b];
-    const tam_cuda_fresh fresh = {job.found, r->cut.select, r->cut.picked, {0}};
+    const tam_cuda_fresh fresh = {
+        .found = job.found, .select = r->cut.select, .picked = r->cut.picked};
     timing_try(tam_launch_reset(&fresh, r->stream), "reset");
     timing_try(tam_launch_accumulate(&job, r->stream), "accumulate");
     if (r->phases >= COLLECT)

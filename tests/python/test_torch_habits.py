@@ -89,11 +89,35 @@ def case_second_attach():
 
 
 def case_rates():
-    """A scheduler that follows what a rank alone sees."""
-    net, optimizer, state = sgd(network(), check_every=2)
-    train(net, optimizer, range(2))
-    optimizer.param_groups[0]["lr"] = 0.1 * (1 + dist.get_rank())
-    return told(lambda: train(net, optimizer, range(2, 3)))
+    """A scheduler that follows what a rank alone sees: told in the step in which it is so, whatever
+    is exchanged, or before it where parameters are compared."""
+    said = []
+    for make, options in RATES:
+        net = ddp(network())
+        optimizer = make(net.parameters())
+        state = tamis.torch.attach(net, 0.1, optimizer=optimizer, **options)
+        train(net, optimizer, range(2))
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 + dist.get_rank())
+        said.append(told(lambda: train(net, optimizer, range(2, 3))))
+        state.close()
+    return said
+
+
+def _sgd(parameters):
+    return torch.optim.SGD(parameters, 0.1)
+
+
+def _adamw(parameters):
+    return torch.optim.AdamW(parameters, 0.1)
+
+
+RATES = [
+    (_sgd, dict(check_every=2)),
+    (_sgd, {}),
+    (_adamw, dict(check_every=0)),
+    (_adamw, dict(scheme="quantized")),
+    (_sgd, dict(reduce="gradient", check_every=0)),
+]
 
 
 def case_parameters():
@@ -215,8 +239,11 @@ def test_a_second_attach_is_refused_and_changes_nothing(results):
 
 
 def test_rates_that_differ_are_named(results):
-    for rank, (kind, sentence) in enumerate(ranks.values(results, "case_rates")):
-        assert kind == "Error" and f"of rank {rank} are" in sentence and "rates" in sentence
+    for rank, rows in enumerate(ranks.values(results, "case_rates")):
+        assert len(rows) == len(RATES)
+        for kind, sentence in rows:
+            assert kind == "Error" and f"of rank {rank} are" in sentence and "rates" in sentence
+            assert f"{0.1 * (1 + rank):.9g}" in sentence, sentence
 
 
 def test_the_parameter_that_differs_is_named(results):

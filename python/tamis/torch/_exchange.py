@@ -40,7 +40,7 @@ class Exchange:
         self._places: List[Place] = []
         self._held: List[Place] = []  # those of _places not handed over yet
         self._marked = 0
-        self._scale = 1.0
+        self._scale, self._agreed = 1.0, 0
         self._streams.clear()
 
     @property
@@ -63,9 +63,12 @@ class Exchange:
         """Whether what finish() returned is of the step before, and this one has a result."""
         return any(group.late for group in self.groups)
 
-    def begin(self, scale: float = 1.0) -> None:
-        """scale: what is exchanged is that much times what the tensors hold."""
-        self._scale = scale
+    def begin(self, agreed: int, scale: float = 1.0) -> None:
+        """
+        agreed  a number that all ranks must have in common in this step: `agreement`
+        scale   what is exchanged is that much times what the tensors hold
+        """
+        self._agreed, self._scale = agreed, scale
         if self._scaler is not None:
             self._scale = _inverse(self._scaler.get_scale())
 
@@ -81,7 +84,7 @@ class Exchange:
 
     def _leave(self, place: Place) -> None:
         with torch.profiler.record_function("tamis: start"):
-            place.group.ready(place, self._scale, self._streams.given())
+            place.group.ready(place, self._scale, self._streams.given(), self._agreed)
 
     @torch.no_grad()
     def _clip(self) -> None:

@@ -161,8 +161,8 @@ class Group:
         """Bring the ranks to the same step. Returns the steps made, by reducer."""
         return [int(reducer.align()) for reducer in self._reducers()]
 
-    def ready(self, place: Place, scale: float, stream: int) -> None:
-        self.reducer.ready(place.plan, scale, stream, place.rates)
+    def ready(self, place: Place, scale: float, stream: int, agreed: int) -> None:
+        self.reducer.ready(place.plan, scale, stream, place.rates, agreed)
         if self.waiter is not None:
             self.waiter.begin(self.reducer)
 

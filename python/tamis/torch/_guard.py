@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Checks that no gradient shows: the ranks got the same input, and something was exchanged."""
 
+import hashlib
 import sys
 import warnings
-from typing import Iterable, List, Sequence, Tuple
+from typing import Iterable, List, Sequence, Tuple, Union
 
 import torch
 
@@ -69,15 +70,50 @@ def _name_parameter(names: List[str], digests: List[bytes], comm: _core.Comm, st
             )
 
 
-def check_rates(
-    optimizers: Sequence[torch.optim.Optimizer], comm: _core.Comm, step: int
-) -> None:
-    """Compare learning rates and weight decays, by which each rank applies what all have chosen."""
-    rows = [
+def _rates(optimizers: Sequence[torch.optim.Optimizer]) -> List[Tuple[float, float]]:
+    """By which each rank applies what all have chosen: rate and weight decay of each param_group."""
+    return [
         (float(group["lr"]), float(group.get("weight_decay", 0.0)))
         for optimizer in optimizers
         for group in optimizer.param_groups
     ]
+
+
+def _at_hand(lr: Union[float, torch.Tensor]) -> float:
+    return 0.0 if isinstance(lr, torch.Tensor) and lr.device.type != "cpu" else float(lr)
+
+
+def agreement(optimizers: Sequence[torch.optim.Optimizer], more: Sequence[float] = ()) -> int:
+    """For tamis_step.agreed: a hash of learning rates, weight decays, and what else is given. It does
+    not wait for rates on a device; check_rates does."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    rates = [(_at_hand(group["lr"]), group.get("weight_decay")) for group in groups]
+    text = repr((rates, list(more))).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def named(
+    error: _core.Error, optimizers: Sequence[torch.optim.Optimizer], comm: _core.Comm
+) -> _core.Error:
+    """`error`, and if ranks differ in what `agreement` tells, the rates of this one."""
+    if "rates or tamis_step.agreed" not in str(error) or not optimizers:
+        return error
+    rates = ", ".join(f"{lr:.9g} (weight decay {decay:.9g})" for lr, decay in _rates(optimizers))
+    remedy = "Step schedulers alike on all ranks, and feed them what all ranks have in common."
+    made = launcher.error(
+        f"{error} If it is the learning rates: those of rank {comm.rank} are {rates}.",
+        remedy,
+        error.status,
+    )
+    made.lost, made.__cause__ = error.lost, error
+    return made
+
+
+def check_rates(
+    optimizers: Sequence[torch.optim.Optimizer], comm: _core.Comm, step: int
+) -> None:
+    """Compare learning rates and weight decays, before anything is exchanged."""
+    rows = _rates(optimizers)
     try:
         _core.check_equal(comm, repr(rows).encode())
     except _core.Error as error:

@@ -70,9 +70,10 @@ class Row:
             parameter.copy_(held)
 
     @torch.no_grad()
-    def spoil(self, place: Place) -> None:
-        """Have all ranks skip what was given."""
+    def spoil(self, place: Place) -> bool:
+        """Have all ranks skip what was given. Returns whether it could."""
         place.tensors[0][0] = float("nan")
+        return True
 
 
 class Subtracted(Row):
@@ -133,9 +134,9 @@ class Moved(Row):
         place.rates = [self.lr if moves else 0.0 for moves in self.moving]
 
     @torch.no_grad()
-    def spoil(self, place: Place) -> None:
-        assert place.rates is not None
-        if place.rates[0] == 0.0:  # what it holds would not be looked at
-            place.rates[0] = 1.0
-            self.pairs[0][0].copy_(self.pairs[0][1])
-        super().spoil(place)
+    def spoil(self, place: Place) -> bool:
+        """What has a rate of 0 would not be looked at."""
+        moving = next((i for i, moves in enumerate(self.moving) if moves), None)
+        if moving is not None:
+            place.tensors[moving][0] = float("nan")
+        return moving is not None

@@ -288,8 +288,13 @@ class SparseState:
         assert self.hooked is not None
         if not self.hooked.under_way:
             self.begin()
-            self.hooked.begin()
+            self.hooked.begin(_guard.agreement(self._outside()))
         self.hooked.mark(place, hold)
+
+    def _outside(self) -> List[torch.optim.Optimizer]:
+        """Those that step by the mean of gradients."""
+        own = set(map(id, self.local_optimizers()))
+        return [one for one in self.optimizers if id(one) not in own]
 
     def finish(self, exchange: Exchange) -> bool:
         """Put results in place of what was exchanged. Returns whether there are any."""
@@ -299,7 +304,7 @@ class SparseState:
                 applied = exchange.finish(f"rank {self.comm.rank}: ")
             except _core.Error as error:
                 if error.lost != "step":
-                    raise
+                    raise _guard.named(error, self.optimizers, self.comm)
                 failure = error
             self._count(exchange, time.perf_counter() - begin_s, not applied)
             if failure is not None:

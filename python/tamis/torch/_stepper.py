@@ -21,6 +21,7 @@ from .. import _core
 from ._around import around
 from ._exchange import Exchange
 from ._group import Place
+from ._guard import agreement
 from ._kinds import Kind
 from ._parameters import form, local
 from ._rows import Moved, Row, Subtracted
@@ -259,8 +260,9 @@ class LocalStepper(Stepper):
             row.aim(place)
         spoiled = self._state.spoiled_inside([memory for row in full for memory, _ in row.pairs])
         if self._scaling.skips or spoiled:
-            full[0].spoil(places[0])
-        self._exchange.begin(1.0 / rate)
+            _spoil(full, places)
+        factors = [one for row in rows for one in (row.lr, self._factor(row.group))]
+        self._exchange.begin(agreement([self.optimizer], factors), 1.0 / rate)
         for place in places:
             self._exchange.mark(place)
         told = self._state.finish(self._exchange)
@@ -318,6 +320,13 @@ class LocalStepper(Stepper):
 
 
 # ------------------------------------------------------------------------------ of any optimizer
+
+
+def _spoil(rows: List[Row], places: List[Place]) -> None:
+    """Have all ranks skip the step. Where nothing moves they apply nothing in any case."""
+    for row, place in zip(rows, places):
+        if row.spoil(place):
+            return
 
 
 def _is_bad(value: Any) -> bool:
