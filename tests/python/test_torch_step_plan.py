@@ -128,7 +128,7 @@ def test_what_does_not_go_together_is_told():
     two = [torch.optim.AdamW(rows[:2]), torch.optim.SGD(rows[2:], lr=0.1)]
     comms = [tamis.Comm.local(1)[0] for _ in range(2)]
     state = lambda **options: lambda: tamis.torch.SparseState(model, comm=comms, **options)
-    assert "2 optimizers step" in told(ValueError, state(optimizer=two, clip_norm=1.0))
+    assert "2 parts of it" in told(ValueError, state(optimizer=two, clip_norm=1.0))
     assert "was given twice" in told(ValueError, state(optimizer=[two[0], two[0]]))
     assert "needs the optimizer" in told(TypeError, state(reduce="step"))
     wrapped = alone(model, optimizer=own)

@@ -30,7 +30,10 @@ class Exchange:
         self.name = "gradients" if owner is None else f"steps of {type(owner).__name__}"
         self.steps = 0
         self._overlap, self._scaler = state.overlap, state.scaler if gradients else None
-        self._clip_norm = state.clip_norm if gradients else None
+        self._limits = state.limits if gradients else None
+        self._discards = state.discards and gradients
+        self.may_discard = False  # the last step
+        self.left_out = False  # it was not exchanged at all
         self._op, self._streams = state.op, Streams(state.device)
         self._number = sum(len(group.parameters) for group in groups)
         self.gradient_norm: Any = None
@@ -69,6 +72,8 @@ class Exchange:
         scale   what is exchanged is that much times what the tensors hold
         """
         self._agreed, self._scale = agreed, scale
+        for group in self.groups if self._discards else ():
+            group.keep()
         if self._scaler is not None:
             self._scale = _inverse(self._scaler.get_scale())
 
@@ -77,7 +82,7 @@ class Exchange:
         self._marked += len(place.segments)
         self._places.append(place)
         self._streams.arrive()
-        if self._overlap and not hold and self._clip_norm is None:
+        if self._overlap and not hold and not self._limits:
             self._leave(place)
         else:
             self._held.append(place)
@@ -87,17 +92,19 @@ class Exchange:
             place.group.ready(place, self._scale, self._streams.given(), self._agreed)
 
     @torch.no_grad()
-    def _clip(self) -> None:
-        """Clip this rank's gradient, all of which is held. What is not finite stays so."""
-        assert self._clip_norm is not None
-        norms = [tensor.float().norm() for place in self._held for tensor in place.tensors]
-        norm = torch.stack(norms).norm().item() * self._scale
-        self.gradient_norm = norm
-        if norm > self._clip_norm and norm < float("inf"):
-            for place in self._held:
-                for tensor in place.tensors:
-                    tensor.mul_(self._clip_norm / norm)
-            self._streams.arrive()
+    def _limit(self) -> bool:
+        """Clip this rank's gradient, all of which is held. What is not finite stays so. Returns
+        whether all ranks leave the step out."""
+        tensors = [tensor for place in self._held for tensor in place.tensors]
+        assert self._limits is not None
+        self.gradient_norm = self._limits.norm(tensors) * self._scale
+        if self._limits.skips(self.gradient_norm, self._scaler is not None):
+            for tensor in tensors:
+                tensor.zero_()
+            return True
+        self._limits.clip(tensors, self.gradient_norm)
+        self._streams.arrive()
+        return False
 
     def finish(self, here: str) -> bool:
         """Put the results of all groups, or of none, into the tensors. Returns whether there are any.
@@ -107,8 +114,10 @@ class Exchange:
         if self._marked != self._number:
             raise RuntimeError(self._missing(here))
         self._streams.gather()
-        if self._clip_norm is not None:
-            self._clip()
+        self.left_out = bool(self._limits) and self._limit()
+        if self.left_out:
+            self.clear()
+            return False
         for place in self._held:
             self._leave(place)
         failure, lost = None, False
@@ -127,9 +136,19 @@ class Exchange:
         for group in self.groups:
             group.count()
         self.clear()
+        self.may_discard = self._discards
+        if lost and self._discards:
+            self.discard()
         if failure is not None:
             raise failure
         return not lost
+
+    def discard(self) -> None:
+        """Forget the last step, whose result is applied nowhere."""
+        self.may_discard = False
+        self.steps -= 1
+        for group in self.groups:
+            group.discard()
 
     def _take_back(self) -> None:
         """One group lost the step, so no group applies it: return results to the residual."""

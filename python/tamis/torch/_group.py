@@ -121,6 +121,7 @@ class Group:
         self._joined: Optional[_core.Reducer] = None  # whose device made the last step
         self._untold = False  # nobody has asked for its outcome
         self.late = False  # what finish() says is of the step before
+        self._kept: Optional[Tuple[bytes, torch.Tensor]] = None
         # Steps by reducer, as these count them. One that a device runs they count when it has ended.
         self._made = self._counted()
 
@@ -228,6 +229,20 @@ class Group:
         if control is not None or residual is not None:
             self.sparse.restore(control, residual)
         self._made[0] = int(self.sparse.stats()["steps"])
+
+    def keep(self) -> None:
+        """What the next step begins with, for discard()."""
+        self._kept = None
+        if self.keeps and self.reducer is self.sparse:
+            part = torch.empty(self.sparse.residual_length)
+            self.sparse.residual(part)
+            self._kept = (self.sparse.control(), part)
+
+    def discard(self) -> None:
+        """Forget the step before which keep() was called, bit for bit."""
+        if self._kept is not None:
+            self.sparse.restore(*self._kept)
+            self._made[0] = int(self.sparse.stats()["steps"])
 
     def take_back(self, results: torch.Tensor, op: str) -> None:
         """Return the results of a step that is not applied (float32, whole) to the residual.

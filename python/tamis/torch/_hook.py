@@ -4,6 +4,7 @@
 DDP compares the annotations of a hook as objects, so this file must not turn them into strings.
 """
 
+import functools
 from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional
 
 import torch
@@ -63,10 +64,9 @@ def sparse_hook(
             for place in _places(state, bucket, buffer):
                 state.mark(place)
         if bucket.is_last():
-            if hooked is not None:
-                state.finish(hooked)
+            lost = hooked is not None and not (state.finish(hooked) or hooked.late)
             _complete(state)
-            _tell_steppers(state)
+            _tell_steppers(state, lost)
     except BaseException as error:
         state.fail(error)
         _complete(state)
@@ -149,16 +149,17 @@ def _refuse_second_hook(ddp: DistributedDataParallel) -> None:
         )
 
 
-def _tell_steppers(state: SparseState) -> None:
+def _tell_steppers(state: SparseState, lost: bool) -> None:
     """Tell those that watch gradients when DDP has ended the step, and put results into them."""
     for stepper in state.steppers:
         if not isinstance(stepper, GradientStepper):
             continue
         queue = torch.autograd.Variable._execution_engine.queue_callback
+        ended = functools.partial(stepper.ended, lost)
         try:
-            queue(lambda ended=stepper.ended: queue(ended))  # as in _raise_after_backward
+            queue(lambda ended=ended: queue(ended))  # as in _raise_after_backward
         except RuntimeError:
-            stepper.ended()
+            ended()
 
 
 def _device_future(buffer: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":

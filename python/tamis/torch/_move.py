@@ -62,5 +62,7 @@ def _rename(state: "SparseState", comms: List[_core.Comm]) -> None:
     state.forget_places()
     for exchange in state.exchanges:
         exchange.clear()
+    with on(state.device):
+        state.limits.begin(comms[0])
     for comm in old:
         comm.close()

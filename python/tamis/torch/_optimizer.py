@@ -11,7 +11,7 @@ from .._core import Comm
 from ._group import Place
 from ._parameters import WRAPPED, Parameters, ddps_of, flat, holds_ddp, same_order
 from ._state import SparseState
-from ._scaling import handed_on, scaled
+from ._scaling import Hidden, handed_on, scaled
 from ._stepper import check_groups
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         ]
         self._clear()
         self._syncing = True
-        self._synchronized = False
+        self._synchronized = self._lost = False
         self._handles = [self._watch(index) for index in range(len(self._targets))]
         self._watch_ddps()
 
@@ -241,7 +241,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                     if parameter.grad is None:
                         parameter.grad = torch.zeros_like(parameter)
                     self._mark(index)
-            self.tamis.finish(self.tamis.hooked)
+            hooked = self.tamis.hooked
+            self._lost = not (self.tamis.finish(hooked) or hooked.late)
             for _, _, parameter in self._targets:
                 if not parameter.requires_grad:  # frozen meanwhile: what the residual held is void
                     parameter.grad = None
@@ -263,11 +264,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.synchronize()
         self._synchronized = False
         if self._targets:
-            return self.optimizer.step()
+            return self._step_by_means()
         if self.tamis.steps == 0:
             self._watch_ddps()
         with handed_on(self, self.optimizer):
             return self.optimizer.step() if closure is None else self.optimizer.step(closure)
+
+    def _step_by_means(self) -> Any:
+        """With what was exchanged. Of a step that all ranks skip zeros would still move momentum."""
+        hidden = Hidden(self.optimizer) if self._lost else None
+        try:
+            return self.optimizer.step()
+        finally:
+            if hidden is not None:
+                hidden.restore()
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As the wrapped optimizer's, but by default gradients keep their memory."""
@@ -275,6 +285,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise RuntimeError(
                 "zero_grad() was called between backward() and step(), during the exchange"
             )
+        if self._synchronized and self.tamis.discards:
+            self.tamis.discard()
         self._synchronized = False
         self.optimizer.zero_grad(set_to_none=set_to_none)
 

@@ -47,6 +47,8 @@ class StateOptions(ReducerOptions, total=False):
     comm: Union[_core.Comm, Sequence[_core.Comm], None]
     meter: Optional[energy.Meter]
     clip_norm: Optional[float]
+    skip_norm: Optional[float]
+    discards: bool
     optimizer: Any
     reduce: Optional[str]
     match: Optional[float]
@@ -57,9 +59,9 @@ def check_options(
     density: float,
     warmup: int,
     check_every: Optional[int],
-    clip_norm: Optional[float],
+    norms: Dict[str, Optional[float]],
     local: bool,
-    optimizers: int,
+    parts: int,
     nonfinite: str,
 ) -> None:
     if options.get("update") is not None:
@@ -90,13 +92,14 @@ def check_options(
         )
     if check_every is not None and check_every < 0:
         raise ValueError(f"check_every is {check_every}, not a number of steps, or 0 for never")
-    if clip_norm is not None and not clip_norm > 0:
-        raise ValueError(f"clip_norm is {clip_norm}, not a norm above 0, or None")
-    if clip_norm is not None and optimizers > 1:
-        raise ValueError(
-            f"clip_norm is of one gradient, and {optimizers} optimizers step by parts of it: clip"
-            " by torch.nn.utils.clip_grad_norm_ before they do"
-        )
+    for name, norm in norms.items():
+        if norm is not None and not norm > 0:
+            raise ValueError(f"{name} is {norm}, not a norm above 0, or None")
+        if norm is not None and parts > 1:
+            raise ValueError(
+                f"{name} is of one gradient, and {parts} parts of it are exchanged apart, by"
+                " optimizers: clip by torch.nn.utils.clip_grad_norm_ before they step"
+            )
 
 
 def _check_names(options: Dict[str, Any]) -> None:

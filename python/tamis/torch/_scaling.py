@@ -52,7 +52,12 @@ class Scaling:
             if name in vars(optimizer):
                 setattr(optimizer, name, None)
         if self.skips:
-            self._hidden = Hidden(optimizer)
+            self.skip()
+
+    def skip(self) -> None:
+        self.skips = True
+        if self._hidden is None:
+            self._hidden = Hidden(self._optimizer)
 
     def end(self) -> None:
         hidden, self._hidden = self._hidden, None

@@ -33,7 +33,7 @@ def attach_sharded(
             "a model of fully_shard needs the optimizer, in whose step ranks exchange: write"
             " tamis.torch.attach(model, optimizer=optimizer)"
         )
-    for name in ("scaler", "clip_norm"):
+    for name in ("scaler", "clip_norm", "skip_norm"):
         if options.get(name) is not None:
             raise ValueError(
                 f"{name}= is not for a model of fully_shard, whose ranks hold parts of a gradient: train"

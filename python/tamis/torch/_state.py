@@ -14,8 +14,9 @@ from ._exchange import Exchange
 from ._figures import Figures, merged
 from ._group import Group, Place
 from ._kinds import Kind
+from ._limits import Limits
 from ._options import check_options
-from ._stepper import LocalStepper, Stepper, check_groups, release
+from ._stepper import GradientStepper, LocalStepper, Stepper, check_groups, release
 from ._streams import on
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ class SparseState:
                    appear
     clip_norm      clip each rank's own gradient to this L2 norm before it is exchanged, or before
                    the optimizer steps. Gradients then leave at the end of backward, without overlap
+    skip_norm      a step in which the gradient of any rank has a larger L2 norm is left out by all,
+                   as if it had not been: for what a script does by `if norm > ...: continue`, which
+                   here each rank would decide by its own gradient. So is one with NaN or Inf, but
+                   for a GradScaler's. It costs a message of a few bytes a step
+    discards       where gradients are exchanged: keep what the residual was before each backward
+                   pass, so that a pass which no step() follows is forgotten when the next one
+                   begins, bit for bit, and discard() works. It costs 4 bytes an element and a pass.
+                   All but the last pass of a step then go into no_sync()
     meter          a tamis.energy.Meter, which learns phases and steps; close the state first
     optimizer      the one, or several, that step the parameters: see `attach`
     reduce, match  as there
@@ -99,6 +108,8 @@ class SparseState:
         comm: Union[_core.Comm, Sequence[_core.Comm], None] = None,
         meter: Optional[energy.Meter] = None,
         clip_norm: Optional[float] = None,
+        skip_norm: Optional[float] = None,
+        discards: bool = False,
         optimizer: Any = None,
         reduce: Optional[str] = None,
         match: Optional[float] = None,
@@ -115,10 +126,12 @@ class SparseState:
         families = _plan.families_of(rows, self.optimizers, kinds)
         scaler = scaler if scaler is None or scaler.is_enabled() else None
         local = any(family.kind.mode == "step" for family in families)
-        nonfinite = nonfinite if scaler is None else "skip"
+        parts = len({family.owner for family in families})
+        norms = {"clip_norm": clip_norm, "skip_norm": skip_norm}
         check_options(
-            options, density, warmup, check_every, clip_norm, local, len(self.optimizers), nonfinite
+            options, density, warmup, check_every, norms, local, parts, nonfinite
         )
+        nonfinite = nonfinite if scaler is None else "skip"
         self.device = rows[0][1].device
         _need_cuda(self.device)
         self.density, self.op, self.warmup = float(density), op, warmup
@@ -126,7 +139,7 @@ class SparseState:
         self.check_every = CHECK_EVERY if check_every is None else check_every
         self.nonfinite = nonfinite
         self.meter = meter
-        self.clip_norm = None if clip_norm is None else float(clip_norm)
+        self.discards = discards
         options.setdefault("worker", "thread" if overlap else "caller")
         options.update(
             scheme=scheme,
@@ -145,10 +158,12 @@ class SparseState:
         self._own_comms = comms if comm is None else []
         self._inside = getattr(parameters, "inside", None)
         self.by_ddp = isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
-        host_waits = self.device.type == "cpu" or len(families) > 1 or scaler is not None
+        waits = scaler is not None or self.discards  # for what becomes of a step
+        host_waits = self.device.type == "cpu" or len(families) > 1 or waits
         common = (
             f"check_every={self.check_every}, warmup={warmup}, scaler={scaler is not None},"
-            f" clip_norm={clip_norm}, reduce={[kind.mode for kind in kinds]}"
+            f" clip_norm={clip_norm}, skip_norm={skip_norm}, discards={discards},"
+            f" reduce={[kind.mode for kind in kinds]}"
         )
         try:
             _guard.check_options(comms[0], common)
@@ -169,6 +184,7 @@ class SparseState:
                     )
                     for family, one in zip(families, comms)
                 ]
+                self.limits = Limits(clip_norm, skip_norm, comms[0], self.device)
         except BaseException:
             self._leave_comms()
             raise
@@ -260,18 +276,18 @@ class SparseState:
             _guard.check_parameters(rows, self.comm, made)
             _guard.check_rates(self.optimizers, self.comm, made)
 
-    @torch.no_grad()
-    def clip(self, optimizer: torch.optim.Optimizer, scale: float) -> None:
-        """Clip this rank's gradient, which is held times `scale`, before the optimizer steps by it."""
-        if self.clip_norm is None:
-            return
+    def limit(self, optimizer: torch.optim.Optimizer, scale: float, scaled: bool) -> bool:
+        """Clip this rank's gradient, which is held times `scale`, before the optimizer steps by it.
+        Returns whether all ranks leave the step out."""
+        if not self.limits:
+            return False
         gradients = [p.grad for p in self.parameters_of(optimizer) if p.grad is not None]
-        norms = [gradient.float().norm() for gradient in gradients]
-        norm = torch.stack(norms).norm().item() / scale if norms else 0.0
-        self.figures.gradient_norm = norm
-        if self.clip_norm < norm < float("inf"):
-            for gradient in gradients:
-                gradient.mul_(self.clip_norm / norm)
+        norm = self.figures.gradient_norm = self.limits.norm(gradients) / scale
+        if self.limits.skips(norm, scaled):
+            self.figures.lost += 1
+            return True
+        self.limits.clip(gradients, norm)
+        return False
 
     def spoiled_inside(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Of shards: whether a rank of this node has NaN or Inf. Those that hold other shards exchange
@@ -287,9 +303,37 @@ class SparseState:
         """Gradients are complete."""
         assert self.hooked is not None
         if not self.hooked.under_way:
+            if self.discards and self._dropped():
+                self.discard()
             self.begin()
             self.hooked.begin(_guard.agreement(self._outside()))
         self.hooked.mark(place, hold)
+
+    def _dropped(self) -> bool:
+        """Whether no step followed the last backward pass."""
+        means = [one for one in self.steppers if isinstance(one, GradientStepper)]
+        return bool(means) and all(one.fresh for one in means)
+
+    def discard(self) -> None:
+        """Where gradients are exchanged: forget the last backward pass, bit for bit. Collective.
+
+        For a pass whose gradients are thrown away, between it and the next one. Where steps are
+        exchanged nothing is to be forgotten, and this does nothing.
+
+        Errors: RuntimeError without `discards`, and where there is no such pass
+        """
+        self.check()
+        if self.hooked is None:
+            return
+        if self.hooked.under_way or not self.hooked.may_discard:
+            raise RuntimeError(
+                f"rank {self.comm.rank}: there is no backward pass to forget"
+                + ("" if self.discards else ": write attach(..., discards=True)")
+            )
+        self.hooked.discard()
+        for stepper in self.steppers:
+            if isinstance(stepper, GradientStepper):
+                stepper.fresh = False
 
     def _outside(self) -> List[torch.optim.Optimizer]:
         """Those that step by the mean of gradients."""
@@ -306,6 +350,9 @@ class SparseState:
                 if error.lost != "step":
                     raise _guard.named(error, self.optimizers, self.comm)
                 failure = error
+            if exchange.left_out:
+                self.figures.lost += 1
+                return False
             self._count(exchange, time.perf_counter() - begin_s, not applied)
             if failure is not None:
                 raise failure
@@ -532,6 +579,7 @@ class SparseState:
         for stepper in self.steppers:
             stepper.close()
         self.forget_places()
+        self.limits.close()
         for group in self.groups:
             group.close()
         self._closed = True

@@ -25,7 +25,7 @@ from ._guard import agreement
 from ._kinds import Kind
 from ._parameters import form, local
 from ._rows import Moved, Row, Subtracted
-from ._scaling import SUPPORTS, Scaling, scaled
+from ._scaling import SUPPORTS, Hidden, Scaling, scaled
 
 if TYPE_CHECKING:
     from ._state import SparseState
@@ -123,8 +123,9 @@ class GradientStepper(Stepper):
 
     def __init__(self, optimizer: torch.optim.Optimizer, kind: Kind, state: "SparseState") -> None:
         super().__init__(optimizer, kind, state)
-        self._fresh = False  # an exchange has ended since the last step
-        self._told = False
+        self.fresh = False  # an exchange has ended since the last step
+        self._lost = self._told = False
+        self._hidden: Optional[Hidden] = None
         self._own = getattr(optimizer, SUPPORTS, False)
         if state.scaler is None:
             setattr(optimizer, SUPPORTS, True)  # has a scaler give itself away
@@ -133,16 +134,19 @@ class GradientStepper(Stepper):
         super().close()
         setattr(self.optimizer, SUPPORTS, self._own)
 
-    def ended(self) -> None:
-        if self._fresh and not self._told:
+    def ended(self, lost: bool) -> None:
+        """An exchange. lost: all ranks skip the step."""
+        self._lost = lost
+        if self.fresh and not self._told and not self._state.discards:
             self._told = True
             log.warning(
                 "%sa backward pass was exchanged, and no step followed: what it left in the residual"
                 " comes later all the same. Where passes are dropped (GAN, SAM, skipped steps) leave"
-                " reduce= out; where several make one step, wrap all but the last in no_sync()",
+                " reduce= out, or write discards=True; where several make one step, wrap all but the"
+                " last in no_sync()",
                 self.here(),
             )
-        self._fresh = True
+        self.fresh = True
 
     def before(self, kwargs: Dict[str, Any]) -> None:
         if self._state.scaler is None and scaled(self.optimizer, kwargs):
@@ -150,13 +154,22 @@ class GradientStepper(Stepper):
                 f"{self.here()}a GradScaler steps the optimizer, which tamis was not told of, so"
                 " the residual would be in units of its scale: write attach(..., scaler=scaler)"
             )
-        fresh, self._fresh = self._fresh, False
+        fresh, self.fresh = self.fresh, False
         if not fresh and any(p.grad is not None for p in self._state.parameters_of(self.optimizer)):
             raise RuntimeError(
                 f"{self.here()}step() without an exchange: backward() did not go through the"
                 " DistributedDataParallel that tamis is attached to, or only within no_sync(), so"
                 " replicas would drift apart"
             )
+        if self._lost:  # zeros would still move momentum
+            self._hidden = Hidden(self.optimizer)
+
+    def after(self) -> None:
+        hidden, self._hidden = self._hidden, None
+        if hidden is not None:
+            hidden.restore()
+
+    failed = after
 
 
 # ----------------------------------------------------------------------- steps of the own optimizer
@@ -193,7 +206,9 @@ class LocalStepper(Stepper):
         for row in rows:  # before a scaler's skip hides gradients
             row.hold(self.kind.decoupled(row.group), self._state.by_ddp)
         self._scaling.heed(kwargs)
-        self._state.clip(self.optimizer, self._scaling.scale)
+        if self._state.limit(self.optimizer, self._scaling.scale, self._scaling.seen):
+            self._scaling.skip()  # the optimizer steps, for schedulers, and nothing moves
+            rows = []
         self._rows = rows
 
     def _way(self) -> Type[Row]:
@@ -222,9 +237,9 @@ class LocalStepper(Stepper):
 
     def after(self) -> None:
         rows, self._rows = self._rows, []
+        self._scaling.end()
         if not rows:
             return
-        self._scaling.end()
         try:
             lost = not self._trade(rows)
         except BaseException as error:
