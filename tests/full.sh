@@ -10,6 +10,7 @@
 #     slow         the tests labelled `slow`, in release and dev (tests/run.sh --slow); among them
 #                  faults.sweep, faults in the MPI calls of ranks
 #     mpis         what goes over MPI, with other MPIs than Debian's (tests/mpis.sh)
+#     newest       tamis.torch with the newest torch of the package index (tests/newest.sh)
 #     packages     packages built and used where nothing else is (tests/packages.sh)
 #     arm64        tests for 64-bit Arm under qemu; the same bits from all kernels (tests/arm64.sh)
 #     properties   random cases of everything, for 60 s (tests/fuzz/properties.sh)
@@ -19,12 +20,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 exec </dev/null
 . tests/support/counts.sh
 
-parts=(fresh slow mpis packages arm64 properties)
+parts=(fresh slow mpis newest packages arm64 properties)
 for name in "${@:-${parts[@]}}"; do
     case $name in
         fresh) part fresh bash tests/fresh.sh ;;
         slow) part slow bash tests/run.sh --slow ;;
         mpis) part mpis bash tests/mpis.sh ;;
+        newest) part newest bash tests/newest.sh ;;
         packages) part packages bash tests/packages.sh ;;
         arm64) part arm64 bash tests/arm64.sh ;;
         properties) part properties bash tests/fuzz/properties.sh 60 ;;

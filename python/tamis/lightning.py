@@ -20,7 +20,7 @@ except ImportError:
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .torch._options import StateOptions
+    from .torch._options import AttachOptions
 
 
 class SparseCallback(Callback):
@@ -29,14 +29,15 @@ class SparseCallback(Callback):
     density, options   those of tamis.torch.attach. The Trainer clips (gradient_clip_val), scales and
                        accumulates as ever: gradients are the rank's own
 
-    `state` is the SparseState. A checkpoint of Lightning, which rank 0 writes, does not hold it:
-    every rank saves state.state_dict() itself.
+    `state` is the SparseState. Checkpoints of Lightning, which rank 0 writes, hold that of all ranks,
+    gathered; a run that is resumed from one, by as many ranks or others, takes it from there.
     """
 
-    def __init__(self, density: float = 0.01, **options: "Unpack[StateOptions]") -> None:
+    def __init__(self, density: float = 0.01, **options: "Unpack[AttachOptions]") -> None:
         self.density = density
         self.options: Dict[str, Any] = dict(options)
         self.state: Optional[SparseState] = None
+        self._saved: Dict[str, Any] = {}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         ddp = trainer.strategy.model
@@ -49,6 +50,15 @@ class SparseCallback(Callback):
             )
         optimizers = list(trainer.optimizers)
         self.state = attach(ddp, self.density, optimizer=optimizers, **self.options)
+        if self._saved:  # Lightning has loaded the optimizers before
+            self.state.load_state_dict(self._saved)
+            self._saved = {}
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {} if self.state is None else self.state.gathered().state_dict()
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        self._saved = state_dict
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         if self.state is not None and trainer.logger is not None:

@@ -5,9 +5,9 @@
 """
 
 import pathlib
+import warnings
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
-import torch
 from transformers import TrainerCallback
 
 from .torch import SparseState, attach
@@ -16,7 +16,7 @@ from .torch._parameters import ddps_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .torch._options import StateOptions
+    from .torch._options import AttachOptions
 
 
 class SparseCallback(TrainerCallback):
@@ -26,11 +26,11 @@ class SparseCallback(TrainerCallback):
                        accumulates as ever: gradients are the rank's own
 
     `state` is the SparseState. Beside each checkpoint every rank saves its own as tamis-rank<r>.pt,
-    with its optimizer's moments, for Trainer saves those of rank 0; a run that is resumed from one
-    takes it from there.
+    with its optimizer's moments, for Trainer saves those of rank 0; a run that is resumed from one,
+    by as many ranks or others, takes it from there.
     """
 
-    def __init__(self, density: float = 0.01, **options: "Unpack[StateOptions]") -> None:
+    def __init__(self, density: float = 0.01, **options: "Unpack[AttachOptions]") -> None:
         self.density = density
         self.options: Dict[str, Any] = dict(options)
         self.state: Optional[SparseState] = None
@@ -46,20 +46,25 @@ class SparseCallback(TrainerCallback):
                 " in place of one; start with torchrun, without FSDP and DeepSpeed"
             )
         self.state = attach(ddps[0], self.density, optimizer=parts["optimizer"], **self.options)
-        saved = self._file(args, state)
-        if state.global_step and saved.exists():  # Trainer has loaded the optimizer before
-            self.state.load_state_dict(torch.load(saved))
+        if state.global_step:  # Trainer has loaded the optimizer before
+            self._resume(self._folder(args, state))
+
+    def _resume(self, folder: pathlib.Path) -> None:
+        assert self.state is not None
+        try:
+            self.state.load(folder)
+        except FileNotFoundError as error:
+            if any(folder.glob("tamis-rank*.pt")):
+                raise
+            warnings.warn(f"{error}: a dense run's? Its residual begins at zero", RuntimeWarning)
 
     def on_save(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         if self.state is not None:
-            saved = self._file(args, state)
-            saved.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(self.state.state_dict(), saved)
+            self.state.save(self._folder(args, state))
 
     def on_log(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         if self.state is not None and parts.get("logs") is not None:
             parts["logs"].update(self.state.scalars())
 
-    def _file(self, args: Any, state: Any) -> pathlib.Path:
-        folder = pathlib.Path(args.output_dir, f"checkpoint-{state.global_step}")
-        return folder / f"tamis-rank{args.process_index}.pt"
+    def _folder(self, args: Any, state: Any) -> pathlib.Path:
+        return pathlib.Path(args.output_dir, f"checkpoint-{state.global_step}")

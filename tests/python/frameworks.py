@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Trains by the Trainers of others, as a user would; test_torch_frameworks.py starts the ranks.
 
-    frameworks.py transformers|resumed|accelerate|lightning|hsdp[:wrapper]...
+    frameworks.py transformers|accelerate|lightning|hsdp[:wrapper]...
+    frameworks.py transformers_resumed|accelerate_resumed|lightning_resumed...
 
 A line for each says how many steps tamis made and whether the replicas are identical, or with which
 words it was refused. `wrapper`: a DistributedOptimizer, on a model that is put into a DDP.
@@ -76,25 +77,34 @@ def by_transformers(wrapper, folder):
         optimizer = tamis.torch.DistributedOptimizer(optimizer, model, reduce="step")
     trainer = trainer_of(model, optimizer, callbacks, folder)
     trainer.train()
-    if trainer.args.max_grad_norm != 1.0 or callbacks[0].state.clip_norm is not None:
+    if trainer.args.max_grad_norm != 1.0 or callbacks[0].state.limits:
         raise RuntimeError("clipping is not Trainer's own any more")
     return model, callbacks[0].state
 
 
-def by_resumed(wrapper, folder):
+def shared_folder():
+    """The same on all ranks."""
+    return os.path.join(tempfile.gettempdir(), "tamis-run-" + os.environ["MASTER_PORT"])
+
+
+def check_equal_bits(one, other):
+    for a, b in zip(one.parameters(), other.parameters()):
+        if not torch.equal(a, b):
+            raise RuntimeError("the resumed run has other bits")
+
+
+def by_transformers_resumed(wrapper, folder):
     """Twice: whole, and from the checkpoint of half of its steps, with the same bits."""
     from tamis.transformers import SparseCallback
 
-    folder = os.path.join(tempfile.gettempdir(), "tamis-run-" + os.environ["MASTER_PORT"])
+    folder = shared_folder()
     models = []
     for checkpoint in (None, folder + "/checkpoint-25"):
         callback = SparseCallback(density=0.03)
         models.append(Model())
         trainer = trainer_of(models[-1], adamw(models[-1]), [callback], folder)
         trainer.train(resume_from_checkpoint=checkpoint)
-    for one, other in zip(models[0].parameters(), models[1].parameters()):
-        if not torch.equal(one, other):
-            raise RuntimeError("the resumed run has other bits")
+    check_equal_bits(*models)
     return models[1], callback.state
 
 
@@ -114,6 +124,36 @@ def by_accelerate(wrapper, folder):
         prepared.zero_grad()
         accelerator.backward(ddp(**batch)["loss"])
         prepared.step()
+    return model, state
+
+
+def accelerated(batches, load, save):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model = Model()
+    loader = torch.utils.data.DataLoader(Data(), 16)
+    ddp, optimizer, loader = accelerator.prepare(model, adamw(model), loader)
+    state = tamis.torch.attach(ddp, density=0.03, optimizer=optimizer)
+    accelerator.register_for_checkpointing(state.gathered())
+    if load:
+        accelerator.load_state(load)
+    for number, batch in enumerate(loader):
+        if number in batches:
+            optimizer.zero_grad()
+            accelerator.backward(ddp(**batch)["loss"])
+            optimizer.step()
+    if save:
+        accelerator.save_state(save)
+    return model, state
+
+
+def by_accelerate_resumed(wrapper, folder):
+    folder = shared_folder() + "-accelerate"
+    whole, _ = accelerated(range(STEPS), None, None)
+    accelerated(range(25), None, folder)
+    model, state = accelerated(range(25, STEPS), folder, None)
+    check_equal_bits(whole, model)
     return model, state
 
 
@@ -152,7 +192,8 @@ def by_hsdp(wrapper, folder):
     return whole, model
 
 
-def by_lightning(wrapper, folder):
+def lightning_run(wrapper, folder, **options):
+    """The Trainer, and the model that it is to train."""
     import lightning.pytorch as lightning
 
     from tamis.lightning import SparseCallback
@@ -171,15 +212,34 @@ def by_lightning(wrapper, folder):
                 return tamis.torch.DistributedOptimizer(optimizer, self.model, reduce="step")
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
-    module, callbacks = Module(), [] if wrapper else [SparseCallback(density=0.03)]
+    callbacks = [] if wrapper else [SparseCallback(density=0.03)]
     trainer = lightning.Trainer(
-        strategy="ddp", accelerator="cpu", devices=2, max_steps=STEPS, callbacks=callbacks,
-        logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, gradient_clip_val=None if wrapper else 1.0,
-        default_root_dir=folder,
+        strategy="ddp", accelerator="cpu", devices=2, callbacks=callbacks, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        gradient_clip_val=None if wrapper else 1.0, default_root_dir=folder, **options,
     )  # fmt: skip
+    return trainer, Module(), callbacks
+
+
+def by_lightning(wrapper, folder):
+    trainer, module, callbacks = lightning_run(wrapper, folder, max_steps=STEPS)
     trainer.fit(module, torch.utils.data.DataLoader(Data(), 16))
     return module.model, callbacks[0].state
+
+
+def by_lightning_resumed(wrapper, folder):
+    """Two epochs of 25 steps, whole and with a stop between."""
+    path, models = shared_folder() + ".ckpt", []
+    for epochs, load in ((2, None), (1, None), (2, path)):
+        trainer, module, callbacks = lightning_run(
+            wrapper, folder, max_epochs=epochs, limit_train_batches=25
+        )
+        trainer.fit(module, torch.utils.data.DataLoader(Data(), 16), ckpt_path=load)
+        if epochs == 1:
+            trainer.save_checkpoint(path)
+        models.append(module.model)
+    check_equal_bits(models[0], models[2])
+    return models[2], callbacks[0].state
 
 
 def main():

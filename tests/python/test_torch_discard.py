@@ -10,6 +10,7 @@ import torch.distributed as dist
 import ranks
 from ranks import told
 from torch_models import batch, ddp, network
+from saved import own
 
 import tamis
 import tamis.torch
@@ -37,7 +38,7 @@ def parameters(net):
 
 
 def kept(state):
-    saved = state.state_dict()
+    saved = own(state.state_dict())
     return [saved["steps"], *saved["residual"].values(), *saved["control"]]
 
 

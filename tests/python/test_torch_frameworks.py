@@ -39,9 +39,9 @@ def python(tmp_path_factory):
 
 def test_the_natural_script_exchanges_and_a_second_ddp_is_refused(python, monkeypatch):
     """Of Lightning none runs with Debian's torch under Python 3.11: it imports FSDP."""
-    trainers = ["transformers", "resumed", "accelerate"]
+    trainers = ["transformers", "transformers_resumed", "accelerate", "accelerate_resumed"]
     if "TAMIS_TEST_FRAMEWORKS" in os.environ:
-        trainers += ["lightning", "hsdp"]
+        trainers += ["lightning", "lightning_resumed", "hsdp"]
     monkeypatch.setattr(sys, "executable", python)
     cases = [*trainers, "accelerate:wrapper"]
     job = jobs.env_init(2, HERE / "frameworks.py", *cases, seconds=200)

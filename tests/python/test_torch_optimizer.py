@@ -11,6 +11,7 @@ import ranks
 from load import stretch
 from ranks import told
 from torch_models import Ledger, Slow, Weighted, batch, bits, network, train, whole_numbers
+from saved import own
 
 import tamis
 import tamis.torch
@@ -57,7 +58,7 @@ def case_channels_last():
             optimizer.zero_grad()
             model(x.contiguous(memory_format=memory_format)).square().sum().backward()
             optimizer.step()
-        shapes = {n: t.shape for n, t in optimizer.tamis.state_dict()["residual"].items()}
+        shapes = {n: t.shape for n, t in own(optimizer.tamis.state_dict())["residual"].items()}
         assert shapes == {n: p.shape for n, p in model.named_parameters()}
         found.append([p.detach().clone() for p in model.parameters()])
         optimizer.close()
@@ -253,7 +254,7 @@ def case_scaler():
         scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
-    held = optimizer.tamis.state_dict()["residual"]
+    held = own(optimizer.tamis.state_dict())["residual"]
     rows = []
     for name, value in model.named_parameters():  # given = nranks * applied + residual
         index = int(name.split(".")[1])

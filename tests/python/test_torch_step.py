@@ -11,6 +11,7 @@ import torch.distributed as dist
 import ranks
 from torch_models import Ledger, Weighted, bits, ddp, network, train, whole_numbers
 from torch_steps import DENSITY, flat, held, inner, kept, normal, wrap
+from saved import own
 
 import tamis
 import tamis.torch
@@ -231,8 +232,8 @@ def case_nodes(**_):
     saved = first.state_dict()
     second.load_state_dict(saved)
     same = torch.equal(held(first), held(second))
-    everywhere = {name: part + 1 for name, part in saved["tamis"]["residual"].items()}
-    strange = dict(saved["tamis"], residual=everywhere)
+    everywhere = {name: part + 1 for name, part in own(saved["tamis"])["residual"].items()}
+    strange = {key: dict(row, residual=everywhere) for key, row in saved["tamis"].items()}
     try:
         second.tamis.load_state_dict(strange, strict=False)
     except ValueError as error:
@@ -282,7 +283,7 @@ def case_fewer(folder):
         mean = rows[:1].clone()
         dist.all_reduce(mean)
         rows[:1] = mean / dist.get_world_size()  # what is pending in the result; the rest is alike
-        state = optimizer.tamis.state_dict()
+        state = own(optimizer.tamis.state_dict())
         train(model, optimizer, range(6, 9))
         optimizer.close()
         found.append((rows.numpy(), state["made"], state["density"], bits(model)))

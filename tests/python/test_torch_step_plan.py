@@ -9,6 +9,7 @@ import torch
 
 from torch_models import network
 from torch_steps import DENSITY, alone, backward, inner, train_alone
+from saved import own
 
 import tamis
 import tamis.torch
@@ -162,6 +163,7 @@ def test_several_optimizers_step_by_themselves_and_a_rest_gets_means():
 
 
 def same_states(one, other):
+    one, other = own(one), own(other)
     assert (one["density"], one["made"]) == (other["density"], other["made"])
     assert all(map(torch.equal, one["control"], other["control"]))
     assert all(torch.equal(one["residual"][n], other["residual"][n]) for n in one["residual"])
@@ -198,17 +200,18 @@ def test_states_of_other_ranks_that_do_not_fit_change_nothing():
     optimizer = alone(model, density_max=0.05)
     train_alone(model, optimizer)
     before = copy.deepcopy(optimizer.tamis.state_dict())
-    states = [dict(copy.deepcopy(before), rank=rank, nranks=2, density=0.1) for rank in range(2)]
+    rows = [dict(copy.deepcopy(own(before)), rank=rank, nranks=2, density=0.1) for rank in range(2)]
+    states = [{f"rank{rank}": row} for rank, row in enumerate(rows)]
     assert "density" in told(tamis.Error, lambda: optimizer.tamis.load_state_dict(states))
     after = optimizer.tamis.state_dict()
-    assert after["density"] == DENSITY and after["made"] == [1]
+    assert own(after)["density"] == DENSITY and own(after)["made"] == [1]
     same_states(before, after)
-    for one in states:
+    for one in rows:
         one["density"] = 0.05
     optimizer.tamis.load_state_dict(states)
-    half = optimizer.tamis.state_dict()
+    half = own(optimizer.tamis.state_dict())
     assert half["density"] == 0.05 and optimizer.tamis.groups[0].reducer.stats()["steps"] == 1
-    assert torch.equal(half["residual"]["0.weight"], before["residual"]["0.weight"])
+    assert torch.equal(half["residual"]["0.weight"], own(before)["residual"]["0.weight"])
 
 
 def test_what_is_saved_are_copies():
@@ -216,9 +219,10 @@ def test_what_is_saved_are_copies():
     optimizer = alone(model)
     train_alone(model, optimizer)
     saved = optimizer.tamis.state_dict()
-    before = str(saved["optimizers"])
+    before = str(own(saved)["optimizers"])
     train_alone(model, optimizer, 1)
-    assert str(saved["optimizers"]) == before != str(optimizer.tamis.state_dict()["optimizers"])
+    assert str(own(saved)["optimizers"]) == before
+    assert before != str(own(optimizer.tamis.state_dict())["optimizers"])
 
 
 def moments_of(rank):
@@ -230,8 +234,8 @@ def saved_states(nranks, op="mean"):
     rows = []
     for rank in range(nranks):
         part = {"w": torch.arange(4.0) + 10 * rank}
-        own = [moments_of(rank)]
-        rows.append(dict(rank=rank, nranks=nranks, op=op, residual=part, optimizers=own))
+        moments = [moments_of(rank)]
+        rows.append(dict(rank=rank, nranks=nranks, op=op, residual=part, optimizers=moments))
     return rows
 
 
@@ -251,7 +255,9 @@ def test_what_is_pending_stays_with_another_number_of_ranks(old, new, op):
         assert mean["state"][0]["step"] == 3 and mean["param_groups"] == [dict(lr=0.1, params=[0])]
         assert one["control"] is None
     assert torch.equal(states[0]["optimizers"][0]["state"][0]["exp_avg"], torch.arange(4.0))
-    assert _checkpoint._regroup(states, 0, old) is states[0]
-    assert "in their order" in told(
-        ValueError, lambda: _checkpoint._regroup(states[::-1] + states, 0, new)
-    )
+    by_rank = dict(enumerate(states))
+    assert _checkpoint._chosen(by_rank, 0, old) is states[0]
+    del by_rank[old - 1]
+    if by_rank:
+        words = told(ValueError, lambda: _checkpoint._chosen(by_rank, new - 1, new))
+        assert f"give the states of all {old}" in words

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 import ranks
 from torch_models import bits, ddp, network, train
+from saved import own
 
 import tamis
 import tamis.torch
@@ -172,7 +173,7 @@ def case_weights_only(folder):
 
 def refused(state, saved, **change):
     try:
-        state.load_state_dict(dict(saved, **change))
+        state.load_state_dict({f"rank{dist.get_rank()}": dict(saved, **change)})
     except ValueError as error:
         return str(error)
     return None
@@ -180,8 +181,8 @@ def refused(state, saved, **change):
 
 def case_load_names_what_differs(folder):
     net, _, state = build()
-    saved = torch.load(f"{folder}/{dist.get_rank()}.pt")["tamis"]
-    before = state.state_dict()
+    saved = own(torch.load(f"{folder}/{dist.get_rank()}.pt")["tamis"])
+    before = own(state.state_dict())
     other = dict(saved["parameters"])
     other["0.weight"] = ["float32", 3, 3]
     more = dict(saved["parameters"], extra=["float32", 2])
@@ -203,15 +204,15 @@ def case_load_names_what_differs(folder):
     damaged = dict(saved, control=[saved["control"][0].clone()])
     damaged["control"][0][40] ^= 1
     try:
-        state.load_state_dict(damaged)
+        state.load_state_dict({f"rank{dist.get_rank()}": damaged})
         told.append(None)
     except tamis.Error as error:
         told.append(error.status)
-    after = state.state_dict()
+    after = own(state.state_dict())
     same = all(torch.equal(before["residual"][n], after["residual"][n]) for n in before["residual"])
-    partly = dict(saved, nranks=7, residual={"0.bias": saved["residual"]["0.bias"]})
-    taken = state.load_state_dict(partly, strict=False)
-    now = state.state_dict()["residual"]["0.bias"]
+    partly = dict(saved, scheme="topk", residual={"0.bias": saved["residual"]["0.bias"]})
+    taken = state.load_state_dict({f"rank{dist.get_rank()}": partly}, strict=False)
+    now = own(state.state_dict())["residual"]["0.bias"]
     fits = torch.equal(now, saved["residual"]["0.bias"]) and bool(now.any())
     state.close()
     return told, same, taken, fits
@@ -309,7 +310,7 @@ def test_load_names_what_differs_and_changes_nothing(resumed):
     for rank, (told, same, taken, fits) in enumerate(
         ranks.values(resumed, "case_load_names_what_differs")
     ):
-        words = ["rank", "nranks", "scheme", "format", "warmup", "0.weight", "extra", "2.bias",
+        words = ["of rank", "saved by 7", "scheme", "format", "warmup", "0.weight", "extra", "2.bias",
                  "residual", "exchanges", "1 optimizers were saved", "TAMIS_E_FORMAT"]
         for word, sentence in zip(words, told):
             assert sentence and word in sentence

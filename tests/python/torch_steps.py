@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 
 from torch_models import batch, ddp, network
+from saved import own
 
 import tamis
 import tamis.torch
@@ -65,7 +66,7 @@ def flat(tensors):
 
 
 def held(optimizer):
-    return flat(optimizer.tamis.state_dict()["residual"].values())
+    return flat(own(optimizer.tamis.state_dict())["residual"].values())
 
 
 def kept(optimizer, key):

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: MIT
 """What a checkpoint holds of a SparseState: residuals by name, thresholds as bytes, and the state of
-optimizers that step by each rank's own gradient."""
+optimizers that step by each rank's own gradient.
+
+    {"rank1": {...}}                     of each rank its own, under a key of its own, so that torch's
+                                         distributed checkpoints do not take them for one
+    {"rank0": {...}, "rank1": {...}}     of all, in a checkpoint that one rank writes (_gathered.py)
+"""
 
 import copy
 import ctypes
+import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Union
 
 import torch
@@ -13,7 +19,8 @@ from ._group import Group
 if TYPE_CHECKING:
     from ._state import SparseState
 
-FORMAT = 2
+FORMAT = 3
+Saved = Union[Dict[str, Any], Sequence[Dict[str, Any]]]
 
 
 def _belongs(state: "SparseState") -> Dict[str, Any]:
@@ -46,7 +53,7 @@ def save(state: "SparseState") -> Dict[str, Any]:
     for group in state.groups:
         if group.keeps:
             residual.update(group.pieces(group.residual()))
-    return dict(
+    own = dict(
         _belongs(state),
         density=state.density,
         steps=state.steps,
@@ -56,6 +63,7 @@ def save(state: "SparseState") -> Dict[str, Any]:
         residual=residual,
         optimizers=[_copied(one.state_dict()) for one in state.local_optimizers()],
     )
+    return {f"rank{state.comm.rank}{state.suffix}": own}
 
 
 def _copied(value: Any) -> Any:
@@ -75,17 +83,8 @@ def _tensor(data: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-def load(
-    state: "SparseState",
-    given: Union[Dict[str, Any], Sequence[Dict[str, Any]]],
-    strict: bool,
-) -> List[str]:
-    saved: Any = given
-    if isinstance(given, (list, tuple)):
-        for one in given:
-            _check_format(one)
-        saved = _regroup(given, state.comm.rank, state.comm.nranks)
-    _check_format(saved)
+def load(state: "SparseState", given: Saved, strict: bool) -> List[str]:
+    saved = _chosen(_by_rank(given, state.suffix), state.comm.rank, state.comm.nranks)
     if strict:
         _compare(state, saved)
     elif _kinds(saved["exchanges"]) != _kinds([exchange.name for exchange in state.exchanges]):
@@ -100,6 +99,8 @@ def load(
             exchange.steps = made
         state.density = saved["density"]
         state._choose()
+    for stepper in state.steppers:
+        stepper.accept()
     return taken
 
 
@@ -107,15 +108,53 @@ def _kinds(names: List[str]) -> List[bool]:
     return [name == "gradients" for name in names]
 
 
-def _check_format(saved: Any) -> None:
+def _by_rank(given: Saved, suffix: str) -> Dict[int, Dict[str, Any]]:
+    """The states in one dictionary, or in several."""
+    found: Dict[int, Dict[str, Any]] = {}
+    for one in given if isinstance(given, (list, tuple)) else [given]:
+        rows = one.items() if isinstance(one, dict) else ()
+        named = [(re.fullmatch(rf"rank(\d+){suffix}", str(key)), row) for key, row in rows]
+        own = {int(match[1]): row for match, row in named if match}
+        if not own:
+            of = f" of {suffix[1:]}" if suffix else ""
+            raise ValueError(f"this is not a result of SparseState.state_dict(){of}")
+        for rank, row in own.items():
+            _check_format(rank, row)
+            if rank in found:
+                raise ValueError(f"the state of rank {rank} was given twice: give that of each rank")
+            found[rank] = row
+    return found
+
+
+def _check_format(rank: int, saved: Any) -> None:
     if not isinstance(saved, dict) or "residual" not in saved or "parameters" not in saved:
         raise ValueError("this is not a result of SparseState.state_dict()")
     if saved.get("format") != FORMAT:
         raise ValueError(f"format {saved.get('format')} of a saved state; this tamis has {FORMAT}")
+    if saved.get("rank") != rank:
+        raise ValueError(f"the state of rank {saved.get('rank')} was saved as that of rank {rank}")
+
+
+def _chosen(states: Dict[int, Dict[str, Any]], rank: int, nranks: int) -> Dict[str, Any]:
+    """The state with which rank `rank` of `nranks` continues the run that saved `states`."""
+    old = next(iter(states.values()))["nranks"]
+    if old == nranks and rank in states:
+        return states[rank]
+    if old == nranks:
+        raise ValueError(
+            f"rank {rank}: the saved state is of rank {sorted(states)[0]} of {old}: each rank saves and"
+            " loads its own, or one rank that of all (SparseState.gathered)"
+        )
+    if sorted(states) != list(range(old)):
+        raise ValueError(
+            f"rank {rank}: saved by {old} ranks, here are {nranks}: give the states of all {old}, not"
+            f" those of {sorted(states)}"
+        )
+    return _regroup([states[number] for number in range(old)], rank, nranks)
 
 
 def _regroup(states: Sequence[Dict[str, Any]], rank: int, nranks: int) -> Dict[str, Any]:
-    """The state with which rank `rank` of `nranks` continues the run that saved `states`.
+    """For another number of ranks.
 
         old ranks     0 1 2 3 4
         new rank 0    0 + 2 + 4    residuals; with op "mean" times new / old, for a rank's part in
@@ -123,14 +162,6 @@ def _regroup(states: Sequence[Dict[str, Any]], rank: int, nranks: int) -> Dict[s
         every one     mean of what the optimizers keep
     """
     old = len(states)
-    for number, one in enumerate(states):
-        if (one.get("rank"), one.get("nranks")) != (number, old):
-            raise ValueError(
-                f"number {number} of {old} saved states is of rank {one.get('rank')} of"
-                f" {one.get('nranks')}: give those of all ranks, in their order"
-            )
-    if old == nranks:
-        return states[rank]
     share = nranks / old if states[0]["op"] == "mean" else 1.0
     merged = dict(states[0], rank=rank, nranks=nranks, control=None)
     merged["residual"] = _sums(states, range(rank, old, nranks), share)
@@ -210,7 +241,13 @@ def _restore_optimizers(state: "SparseState", saved: Dict[str, Any], strict: boo
         raise ValueError(f"{len(theirs)} optimizers were saved, here are {len(own)}")
     for optimizer, values in zip(own, theirs):
         if strict:
-            optimizer.load_state_dict(values)
+            optimizer.load_state_dict(_numbered(values))
+
+
+def _numbered(values: Dict[str, Any]) -> Dict[str, Any]:
+    """A distributed checkpoint of torch makes words of the numbers of parameters."""
+    rows = values["state"].items()
+    return dict(values, state={int(key) if str(key).isdigit() else key: row for key, row in rows})
 
 
 def _fill(

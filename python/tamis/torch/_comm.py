@@ -158,7 +158,7 @@ def _meeting(ranks: str) -> Any:
         _meetings.clear()
         _store[:] = [store]
     _meetings[ranks] = _meetings.get(ranks, 0) + 1
-    return dist.PrefixStore(f"tamis/{ranks}/{_meetings[ranks]}", store)
+    return dist.distributed_c10d.PrefixStore(f"tamis/{ranks}/{_meetings[ranks]}", store)
 
 
 class _Alone:

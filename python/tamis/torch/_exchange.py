@@ -50,7 +50,7 @@ class Exchange:
     def form(self) -> str:
         """In words: the scheme, and what an update does."""
         group = self.groups[0]
-        words = group.scheme
+        words = str(group.scheme)
         if group.update is not None:
             match, scale = group.update["match"], group.update["scale"]
             words += f", match {match:.3g}" if match else f", scale {scale:.3g}"

@@ -193,7 +193,7 @@ class Group:
         try:
             return before.outcome(1 if before is self.reducer else 0)
         except _core.Error as error:
-            error.late = True  # of the step before: this one has a result
+            setattr(error, "late", True)  # of the step before: this one has a result
             raise
 
     def outcome(self) -> None:

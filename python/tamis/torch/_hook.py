@@ -46,7 +46,9 @@ def sparse_hook(
     backward() raises errors with their own type.
     """
     if isinstance(state, _Attached):
-        state = state.state
+        attached = state.state
+        assert attached is not None  # a copy has no hook
+        state = attached
     buffer = bucket.buffer()
     index = bucket.index()
     if buffer.is_sparse:
@@ -157,7 +159,7 @@ def _tell_steppers(state: SparseState, lost: bool) -> None:
         queue = torch.autograd.Variable._execution_engine.queue_callback
         ended = functools.partial(stepper.ended, lost)
         try:
-            queue(lambda ended=ended: queue(ended))  # as in _raise_after_backward
+            queue(functools.partial(queue, ended))  # as in _raise_after_backward
         except RuntimeError:
             ended()
 
@@ -181,7 +183,8 @@ def _places(state: SparseState, bucket: GradBucket, buffer: torch.Tensor) -> Lis
     DDP has rebuilt its buckets."""
     known = state._cache.get(bucket.index())
     if known is not None and known[0] == buffer.data_ptr():
-        return known[1]
+        places: List[Place] = known[1]
+        return places
     rows: Dict[Group, List[Any]] = {}
     for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
         if parameter.numel():

@@ -53,7 +53,7 @@ class Kind(NamedTuple):
         momentum = float(group.get("momentum", 0.0)) if self.clears_at(density) else 0.0
         interval = 1.0 / density
         ahead = momentum if group.get("nesterov") else 1.0
-        kept = 1.0 - momentum**interval
+        kept = 1.0 - math.pow(momentum, interval)
         return 1.0 / (1.0 - ahead * momentum * kept / (interval * (1.0 - momentum)))
 
 

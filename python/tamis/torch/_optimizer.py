@@ -242,6 +242,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                         parameter.grad = torch.zeros_like(parameter)
                     self._mark(index)
             hooked = self.tamis.hooked
+            assert hooked is not None
             self._lost = not (self.tamis.finish(hooked) or hooked.late)
             for _, _, parameter in self._targets:
                 if not parameter.requires_grad:  # frozen meanwhile: what the residual held is void

@@ -32,7 +32,7 @@ class ReducerOptions(TypedDict, total=False):
 
 
 class StateOptions(ReducerOptions, total=False):
-    """Those of SparseState."""
+    """Those of SparseState, DistributedOptimizer and attach."""
 
     scheme: Optional[str]
     transport: str
@@ -49,7 +49,11 @@ class StateOptions(ReducerOptions, total=False):
     clip_norm: Optional[float]
     skip_norm: Optional[float]
     discards: bool
-    optimizer: Any
+
+
+class AttachOptions(StateOptions, total=False):
+    """Those of attach, but for what every call names."""
+
     reduce: Optional[str]
     match: Optional[float]
 
@@ -103,7 +107,7 @@ def check_options(
 
 
 def _check_names(options: Dict[str, Any]) -> None:
-    known = ["density", *StateOptions.__annotations__]
+    known = ["density", "optimizer", *AttachOptions.__annotations__]
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)

@@ -28,7 +28,7 @@ class Shards:
     that hold the other shards of this node."""
 
     def __init__(self, module: torch.nn.Module, group: Any, inside: Any) -> None:
-        self.rows = list(module.named_parameters())
+        self.rows: List[Tuple[str, torch.Tensor]] = list(module.named_parameters())
         self.group, self.inside = group, inside
 
 
@@ -38,6 +38,7 @@ def collect(source: Parameters) -> List[Tuple[str, torch.Tensor]]:
     Errors: TypeError, ValueError for parameters that cannot be exchanged.
     """
     sharded = isinstance(source, Shards)
+    rows: List[Tuple[str, torch.Tensor]]
     if isinstance(source, Shards):
         rows = source.rows
     elif isinstance(source, torch.nn.Module):

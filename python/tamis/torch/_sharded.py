@@ -8,11 +8,11 @@ The mesh given to fully_shard is that of a node, of one dimension: with two (HSD
 whole gradients across nodes by itself.
 """
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import torch
 
-from ._group import Place
+from ._group import Group, Place
 from ._guard import agreement
 from ._kinds import GRADIENT
 from ._parameters import Shards, flat, local
@@ -136,10 +136,11 @@ class MeanStepper(Stepper):
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        runs = [flat(local(parameter.grad)) for parameter in parameters]
+        runs = [flat(local(p.grad)) for p in parameters if p.grad is not None]
         now = [run.data_ptr() for run in runs]
         if now != self._from:
-            self._from, rows = now, {}
+            self._from = now
+            rows: Dict[Group, List[Tuple[int, torch.Tensor]]] = {}
             for parameter, run in zip(parameters, runs):
                 group, segment = self._state.locate(parameter)
                 rows.setdefault(group, []).append((segment, run))

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, NoReturn, Optional
 import torch
 
 from .. import _core, energy, launch
-from . import _checkpoint, _comm, _guard, _move, _others, _parameters, _plan, _plot, _ranks, _report
+from . import _checkpoint, _comm, _files, _guard, _move, _others, _parameters, _plan, _plot
+from . import _ranks, _report
 from ._exchange import Exchange
 from ._figures import Figures, merged
+from ._gathered import Gathered
 from ._group import Group, Place
 from ._kinds import Kind
 from ._limits import Limits
@@ -157,6 +159,9 @@ class SparseState:
         launch.tell_detour(comms[0], self.device.type)
         self._own_comms = comms if comm is None else []
         self._inside = getattr(parameters, "inside", None)
+        inside = self._inside and torch.distributed.get_rank(self._inside)
+        # Of what it saves: ranks of a node have other shards.
+        self.suffix = "" if self._inside is None else f"-shard{inside}"
         self.by_ddp = isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
         waits = scaler is not None or self.discards  # for what becomes of a step
         host_waits = self.device.type == "cpu" or len(families) > 1 or waits
@@ -201,7 +206,7 @@ class SparseState:
         self._limit_s = _comm.seconds(timeout_s) + 1.0
         self.error: Optional[BaseException] = None
         self._closed = False
-        self._cache: Dict[Any, List[Place]] = {}
+        self._cache: Dict[Any, Any] = {}  # of the hook, or of a DistributedOptimizer
         self._futures: List[Tuple[Any, torch.Tensor]] = []
         self._tell_adaptive = not self.optimizers
         self._told = False  # what is exchanged, and how
@@ -489,9 +494,10 @@ class SparseState:
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint of this rank needs beside model and optimizer. Tensors are copies.
 
-        Each rank has its own. The residual holds gradient that is not applied yet; a run that
-        continues without it loses that gradient. With an update the moments are included. Allowed
-        after a failure, but not within a step.
+        Each rank has its own, under the key "rank<r>". The residual holds what is not applied yet; a
+        run that continues without it loses that. The state of optimizers that step by this rank's
+        own gradient is included. Allowed after a failure, but not within a step. Where one rank
+        writes the checkpoint: gathered()
         """
         self._settle()
         self._tell_outcome()
@@ -502,9 +508,10 @@ class SparseState:
     ) -> List[str]:
         """Load what state_dict gave on this rank. The run continues bit for bit.
 
-        state_dict  what it gave; for another number of ranks a list of what it gave on all ranks,
-                    in their order. Residuals are then summed, so that the gradient pending in the
-                    mean stays, all ranks get the mean of the moments, and thresholds are found anew
+        state_dict  what it gave; or a dictionary with the keys of all ranks, or a list of
+                    dictionaries. Of these with another number of ranks residuals are summed, so that
+                    what is pending in the mean stays, all ranks get the mean of the moments, and
+                    thresholds are found anew
         strict      False: take only residuals and moments, by parameter name, where name and shape
                     agree; for another density or scheme
         @return     names of parameters whose residual was taken
@@ -513,6 +520,24 @@ class SparseState:
         Errors: ValueError naming what differs; the state is then unchanged
         """
         return _checkpoint.load(self, state_dict, strict)
+
+    def gathered(self) -> Gathered:
+        """An object whose state_dict() is that of all ranks, for checkpoints that one rank writes:
+        accelerator.register_for_checkpointing(state.gathered()). Both its calls are for all ranks;
+        it needs torch.distributed, and memory for all states on rank 0, and on each that loads."""
+        return Gathered(self)
+
+    def save(self, folder: Union[str, "os.PathLike[str]"]) -> None:
+        """Write this rank's state_dict() into a folder, as tamis-rank<r>.pt."""
+        _files.save(self, folder)
+
+    def load(self, folder: Union[str, "os.PathLike[str]"]) -> None:
+        """Load what save() has written, also of another number of ranks, which then must see all
+        files. After the optimizer's own state. Collective.
+
+        Errors: on all ranks FileNotFoundError, ValueError or `Error` that names the file
+        """
+        _files.load(self, folder)
 
     def align(self) -> int:
         """After loading: bring ranks whose states are one step apart to the same step. Collective.

@@ -12,6 +12,7 @@
 """
 
 import logging
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Type
 
@@ -30,6 +31,7 @@ from ._scaling import SUPPORTS, Hidden, Scaling, scaled
 if TYPE_CHECKING:
     from ._state import SparseState
 
+MARK = "tamis_steps"  # in the first param_group: what a checkpoint of the optimizer belongs to
 Call = Tuple[Tuple[Any, ...], Dict[str, Any]]
 log = logging.getLogger("tamis")
 
@@ -57,6 +59,8 @@ class Stepper:
         self._state: Any = weakref.proxy(state)
         self._alive = weakref.ref(state)
         self._open = True
+        self._marked: Optional[int] = None
+        self._accepts = False  # a mark of another run, whose state was loaded, too
         release(optimizer)
         optimizer._tamis_stepper = self  # type: ignore[attr-defined]
         self._calls = around(optimizer, self._before, self._after, self._failed)
@@ -64,6 +68,24 @@ class Stepper:
     def close(self) -> None:
         self._open = False
         self._calls.remove()
+        self.optimizer.param_groups[0].pop(MARK, None)
+
+    def accept(self) -> None:
+        """A state was loaded, and the optimizer's belongs to it."""
+        self._accepts = True
+
+    def _check_mark(self) -> None:
+        found = self.optimizer.param_groups[0].get(MARK)
+        if found not in (None, self._marked) and not self._accepts:
+            warnings.warn(
+                f"{self.here()}a checkpoint was loaded into the optimizer that belongs to step {found} of"
+                " a run with tamis, but the state of tamis was not: what had not travelled is lost, and"
+                " all ranks have the moments of one. Save and load it, too: state.state_dict(), or"
+                " state.save(folder)",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+        self._accepts = False
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Optional[Call]:
         if not self._open:
@@ -76,12 +98,14 @@ class Stepper:
         self._state.check()
         args, kwargs = _run_closure(args, dict(kwargs))
         check_groups(optimizer, self._state)
+        self._check_mark()
         self.before(kwargs)
         return args, kwargs
 
     def _after(self) -> None:
         if self._open:
             self.after()
+            self._marked = self.optimizer.param_groups[0][MARK] = self._state.steps
 
     def _failed(self) -> None:
         if self._open:
@@ -280,8 +304,8 @@ class LocalStepper(Stepper):
         self._exchange.begin(agreement([self.optimizer], factors), 1.0 / rate)
         for place in places:
             self._exchange.mark(place)
-        told = self._state.finish(self._exchange)
-        applied = told or self._exchange.late
+        told: bool = self._state.finish(self._exchange)
+        applied: bool = told or self._exchange.late
         if applied and not moved and self._clears():  # the density may have changed
             self._clear_applied(rows)
         for row in rows:

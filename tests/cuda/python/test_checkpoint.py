@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import stand_in
+from saved import own
 import tamis
 import tamis.torch
 import torch
@@ -104,7 +105,7 @@ def damaged(every):
     """Without the residual of the second dtype, which is loaded last."""
     every = copy.deepcopy(every)
     for one in every:
-        del one["residual"]["b"]
+        del own(one)["residual"]["b"]
     return every
 
 
@@ -121,9 +122,9 @@ def fail_to_load(state, given):
     with pytest.raises(ValueError, match="the residual of 'b' is missing"):
         state.load_state_dict(given)
     after = state.state_dict()
-    assert all(map(torch.equal, before["control"], after["control"]))
-    for name, one in before["residual"].items():
-        assert torch.equal(one, after["residual"][name]), name
+    assert all(map(torch.equal, own(before)["control"], own(after)["control"]))
+    for name, one in own(before)["residual"].items():
+        assert torch.equal(one, own(after)["residual"][name]), name
     assert state.density == 0.1 and state.steps == 1
 
 

@@ -4,6 +4,7 @@ changed while they are exchanged, or that DistributedDataParallel has, too."""
 
 import pytest
 import stand_in
+from saved import own
 import tamis.torch
 import torch
 from ddp import on as with_ddp, world
@@ -62,7 +63,7 @@ def trained(rank, device):
     for step in range(3):
         net.give(rank, step)
         opt.step()
-    saved = opt.tamis.state_dict()["residual"]
+    saved = own(opt.tamis.state_dict())["residual"]
     opt.close()
     every = [p.detach().cpu() for p in net.parameters()] + list(saved.values())
     assert every[0].stride() == every[2].stride() == (60, 1, 20, 5)

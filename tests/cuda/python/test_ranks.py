@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 import stand_in
+from saved import own
 import tamis
 import tamis.torch
 import torch
@@ -118,7 +119,7 @@ def test_a_lost_rank_ends_the_state_until_it_moves(saves, options):
             model.backward(9)
         assert again.value is state.error and "ended by" in repr(state)
         if saves:
-            assert state.state_dict()["steps"] == state.steps == 3
+            assert own(state.state_dict())["steps"] == state.steps == 3
         report = model.opt.move(nccl(meeting.shrink([0, 2]), rank))
         assert report["gone"] == 1 and state.error is None
         assert report["step"] == state.steps == 3
@@ -174,16 +175,16 @@ def test_three_resume_what_two_have_saved(options):
 
     found = [run(lambda rank: save(kind, rank)) for kind in (Model, OnHost)]
     for kept, other in zip(found[0], found[1]):
-        for name, one in kept[0]["tamis"]["residual"].items():
-            assert torch.equal(one, other[0]["tamis"]["residual"][name]), name
-        for one, same_ in zip(kept[0]["tamis"]["optimizers"], other[0]["tamis"]["optimizers"]):
+        for name, one in own(kept[0]["tamis"])["residual"].items():
+            assert torch.equal(one, own(other[0]["tamis"])["residual"][name]), name
+        for one, same_ in zip(*[own(row[0]["tamis"])["optimizers"] for row in (kept, other)]):
             rows = zip(one["state"].values(), same_["state"].values())
             assert all(torch.equal(a["exp_avg"], b["exp_avg"]) for a, b in rows)
             assert all(type(row["exp_avg"]) is torch.Tensor for row in one["state"].values())
     ended = [run(lambda rank: resume(kind, rank, found[0]), 3) for kind in (Model, OnHost)]
     same(*[[values for values, _ in one] for one in ended])
     assert torch.equal(ended[0][0][0], ended[0][2][0])
-    rows = [one["tamis"]["residual"].values() for one, _ in found[0]]
+    rows = [own(one["tamis"])["residual"].values() for one, _ in found[0]]
     before = [torch.cat([run.view(-1) for run in row]) for row in rows]
     mean = [sum(before), sum(pending for _, pending in ended[0])]
     if options.get("op") != "sum":
@@ -261,7 +262,7 @@ def test_a_slice_goes_to_the_rank_that_saved_it():
         steps(model, range(2))
         state = model.opt.tamis
         saved = state.state_dict()
-        for values in saved["residual"].values():
+        for values in own(saved)["residual"].values():
             values.fill_(1.0)
         with pytest.raises(ValueError, match="this residual is of another slice of the node"):
             state.load_state_dict(saved)
