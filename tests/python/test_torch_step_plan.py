@@ -131,10 +131,28 @@ def test_what_does_not_go_together_is_told():
     state = lambda **options: lambda: tamis.torch.SparseState(model, comm=comms, **options)
     assert "2 parts of it" in told(ValueError, state(optimizer=two, clip_norm=1.0))
     assert "was given twice" in told(ValueError, state(optimizer=[two[0], two[0]]))
+    again = torch.optim.SGD(rows[1:], lr=0.1)
+    assert "in two of the optimizers" in told(ValueError, state(optimizer=[two[0], again]))
     assert "needs the optimizer" in told(TypeError, state(reduce="step"))
     wrapped = alone(model, optimizer=own)
     assert "exchanges by itself" in told(TypeError, state(optimizer=wrapped))
     assert "not a torch.optim.Optimizer" in told(TypeError, state(optimizer=3))
+    other = inner("AdamW", model.parameters())
+    other.param_groups[0]["lr"] = None
+    assert "has the rate None" in told(TypeError, state(optimizer=other))
+
+
+def test_a_parameter_that_comes_from_another_optimizer_is_named():
+    model = network()
+    rows = list(model.parameters())
+    two = [torch.optim.AdamW(rows[:2]), torch.optim.SGD(rows[2:], lr=0.1)]
+    comms = [tamis.Comm.local(1)[0] for _ in range(2)]
+    state = tamis.torch.SparseState(model, optimizer=two, comm=comms)
+    two[0].add_param_group({"params": [rows[3]]})
+    model(torch.ones(2, 20)).sum().backward()
+    assert f"{list(dict(model.named_parameters()))[3]!r} came to AdamW" in told(ValueError, two[0].step)
+    state._unused.detach()
+    state.close()
 
 
 def test_several_optimizers_step_by_themselves_and_a_rest_gets_means():

@@ -80,7 +80,11 @@ def families_of(
     for number, optimizer in enumerate(optimizers):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                owners[id(parameter)] = number
+                if owners.setdefault(id(parameter), number) != number:
+                    raise ValueError(
+                        f"a parameter of shape {tuple(parameter.shape)} is in two of the optimizers"
+                        f" ({', '.join(type(one).__name__ for one in optimizers)}): one must step it"
+                    )
     found: Dict[Tuple[Optional[int], torch.dtype], Family] = {}
     for name, parameter in rows:
         owner = owners.get(id(parameter))

@@ -253,6 +253,12 @@ class LocalStepper(Stepper):
         """Its parameters that are exchanged, and their memory beside that of copies."""
         pairs, known = [], [p for p in group["params"] if self._state.known(p) is not None]
         for parameter in known:
+            if self._state.locate(parameter)[0] not in self._exchange.groups:
+                raise ValueError(
+                    f"{self.here()}parameter {self._state.known(parameter)[0]!r} came to"
+                    f" {type(self.optimizer).__name__} after tamis was attached, when it was not"
+                    " this optimizer's: attach anew"
+                )
             memory, held = local(parameter).detach(), self._held.get(id(parameter))
             if held is None or held.stride() != memory.stride():
                 held = self._held[id(parameter)] = torch.empty_like(memory)
@@ -383,6 +389,12 @@ def sound_rate(lr: float) -> bool:
 def check_groups(optimizer: torch.optim.Optimizer, state: "SparseState") -> None:
     """Every parameter that the optimizer changes must be exchanged, or replicas drift apart."""
     for number, group in enumerate(optimizer.param_groups):
+        if not isinstance(group.get("lr"), (int, float, torch.Tensor)):
+            raise TypeError(
+                f"param_groups[{number}] of {type(optimizer).__name__} has the rate"
+                f" {group.get('lr')!r}: ranks apply what they have exchanged by a rate, so give lr= a"
+                " number (to Adafactor of transformers with relative_step=False)"
+            )
         for parameter in group["params"]:
             if not parameter.requires_grad or not local(parameter).numel():
                 continue
