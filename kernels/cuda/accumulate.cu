@@ -383,7 +383,8 @@ extern "C" int tam_launch_accumulate(const tam_cuda_accumulate *job, void *strea
         return launch<float16>(job, stream);
     case TAMIS_DTYPE_BFLOAT16:
         return launch<bfloat16>(job, stream);
-    default:
-        return launch<float32>(job, stream);
+    case TAMIS_DTYPE_FLOAT32:
+        break;
     }
+    return launch<float32>(job, stream);
 }

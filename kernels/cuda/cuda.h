@@ -99,7 +99,7 @@ typedef struct tam_cuda_update {
 
 /** A wire type (lib/base/wire_type.h), as kernels know it. All zero: float32. */
 typedef struct tam_cuda_wire {
-    uint32_t type; /* a tamis_wire_type */
+    tamis_wire_type type; /* AUTO: float32 */
     uint32_t bits, scale_bytes;
 } tam_cuda_wire;
 

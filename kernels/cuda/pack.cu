@@ -14,6 +14,9 @@
 #include "kernels/cuda/rice.cuh"
 #include "kernels/cuda/seal.cuh"
 
+static_assert(TAMIS_INDEX_END == 6,
+              "a new index format needs pack_list and tam_launch_unpack here");
+
 /* -- gap8: one block -------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ uint32_t pack_gap8(const packing &p) {

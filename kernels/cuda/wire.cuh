@@ -12,6 +12,8 @@
 #include "lib/base/wire_value.h"
 
 static_assert((int)TAM_BLOCK_THREADS == (int)TAM_WIRE_BLOCK, "a value is a thread");
+static_assert(TAMIS_WIRE_END == 6, "a new wire type needs tam_wire_round and tam_wire_value here; "
+                                   "tam_put_codes wants bits that divide 8");
 
 /* -- the block -------------------------------------------------------------------------------- */
 
@@ -142,11 +144,14 @@ static __device__ __forceinline__ float tam_wire_round(const tam_cuda_wire &wire
         return tam_round_fp4(value, count, out);
     case TAMIS_WIRE_FP2:
         return tam_round_fp2(value, count, out);
-    default:
-        if (threadIdx.x < count)
-            reinterpret_cast<float *>(out)[threadIdx.x] = value;
-        return value;
+    case TAMIS_WIRE_AUTO:
+    case TAMIS_WIRE_FLOAT32:
+    case TAMIS_WIRE_END:
+        break;
     }
+    if (threadIdx.x < count)
+        reinterpret_cast<float *>(out)[threadIdx.x] = value;
+    return value;
 }
 
 /* -- decode: any value by itself -------------------------------------------------------------- */
@@ -179,9 +184,12 @@ static __device__ __forceinline__ float tam_wire_value(const tam_cuda_wire &wire
         return tam_fp2_value(block[4 + i / 4] >> 2 * (i % 4) & 3u,
                              tam_bfloat16_widen(tam_scale_at(block, 0)),
                              tam_bfloat16_widen(tam_scale_at(block, 2)));
-    default:
-        return reinterpret_cast<const float *>(block)[i];
+    case TAMIS_WIRE_AUTO:
+    case TAMIS_WIRE_FLOAT32:
+    case TAMIS_WIRE_END:
+        break;
     }
+    return reinterpret_cast<const float *>(block)[i];
 }
 
 /* -- lists ------------------------------------------------------------------------------------ */
