@@ -4,9 +4,9 @@
 
     bench/optimizers.py --optimizer muon --form whole --rate 0.012 [--seed 1] [--steps 800]
 
-The rules are those of python/tamis/torch/_stepper.py, written down once more for all ranks at once: a
-run takes 15 s on a core, where four processes would take a minute. Sums over ranks are exact, and one
-cut serves all layers. The model is a transformer over characters (2 layers of width 64, 4 ranks of
+The rules are those of python/tamis/torch/_local_stepper.py, written down once more for all ranks at
+once: a run takes 15 s on a core, where four processes would take a minute. Sums over ranks are
+exact, and one cut serves all layers. The model is a transformer over characters (2 layers of width 64, 4 ranks of
 4 windows of 64), the text Python's own library, a twentieth of it held out; the rate warms up for a
 twentieth of the steps and falls as a cosine to 0. Prints a line of JSON. Needs torch 2.0 or later.
 """

@@ -11,7 +11,7 @@ import torch
 import tamis
 from tamis import Comm, Layout, Reducer
 from tamis.torch import SparseState
-from tamis.torch._stepper import Moved, Subtracted
+from tamis.torch._rows import Moved, Subtracted
 
 SHAPES = [(40, 30), (301,), (7, 11, 5), (1,), (64, 33)]
 F = torch.float32
@@ -142,7 +142,7 @@ def test_parameters_end_as_the_plain_formula_says(kind, scheme):
 def test_both_ways_give_the_same_but_for_rounding(kind, monkeypatch):
     found = []
     for way in (Moved, Subtracted):
-        monkeypatch.setattr("tamis.torch._stepper.LocalStepper._way", lambda self, way=way: way)
+        monkeypatch.setattr("tamis.torch._local_stepper.LocalStepper._way", lambda self, way=way: way)
         rows = parameters()
         optimizer = OPTIMIZERS[kind](groups_of(rows))
         state = state_of(optimizer, rows, density=1.0, reduce="step")

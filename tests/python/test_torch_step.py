@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Steps of each rank's own optimizer that are exchanged: the formulas of _stepper.py, resume,
+"""Steps of each rank's own optimizer that are exchanged: the formulas of _local_stepper.py, resume,
 identical bits."""
 
 import copy

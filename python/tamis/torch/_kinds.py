@@ -3,7 +3,7 @@
 
     gradient   the optimizer gets the mean over ranks of sparse gradients
     step       each rank's optimizer steps from its own gradient; the largest entries of the steps
-               are exchanged (_stepper.py)
+               are exchanged (_local_stepper.py)
 """
 
 import math

@@ -17,8 +17,9 @@ from ._gathered import Gathered
 from ._group import Group, Place
 from ._kinds import Kind
 from ._limits import Limits
+from ._local_stepper import LocalStepper
 from ._options import check_options
-from ._stepper import GradientStepper, LocalStepper, Stepper, check_groups, release
+from ._stepper import GradientStepper, Stepper, check_groups, release
 from ._streams import on
 
 if TYPE_CHECKING:
