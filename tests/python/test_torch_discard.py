@@ -179,6 +179,68 @@ def case_skipped_wrapped():
     return torch.equal(*results)
 
 
+def case_in_a_row():
+    """Passes that are left out, dropped, and dropped after one that was left out."""
+    ends = []
+    for bad in (False, True):
+        net = ddp(network())
+        optimizer = momentum(net.parameters())
+        state = tamis.torch.attach(
+            net, optimizer=optimizer, reduce="gradient", discards=True, skip_norm=100.0, **OPTIONS
+        )
+        for step in range(5):
+            for factor in (1e6, 1e6, 1.0, 1e6) if bad and step % 2 == 0 else ():
+                optimizer.zero_grad()
+                loss(net, 10 + step, factor).backward()
+            optimizer.zero_grad()
+            loss(net, step).backward()
+            optimizer.step()
+        loss(net, 99).backward() if bad else None
+        ends.append((parameters(net), kept(state)))
+    return torch.equal(ends[0][0], ends[1][0]) and same(ends[0][1], ends[1][1])
+
+
+def case_saved_after_a_drop():
+    """A checkpoint does not hold a pass that no step followed."""
+    whole, rest = run_dropping(None)
+    net = ddp(network())
+    optimizer = momentum(net.parameters())
+    options = dict(OPTIONS, reduce="gradient", discards=True)
+    state = tamis.torch.attach(net, optimizer=optimizer, **options)
+    for step in range(6):
+        if step == 3:
+            optimizer.zero_grad()
+            loss(net, 50, 1e4).backward()
+            saved = copy.deepcopy((state.state_dict(), optimizer.state_dict()))
+            state.close()
+            other = ddp(net.module)
+            net, optimizer = other, momentum(other.parameters())
+            state = tamis.torch.attach(net, optimizer=optimizer, **options)
+            optimizer.load_state_dict(saved[1])
+            state.load_state_dict(saved[0])
+        optimizer.zero_grad()
+        loss(net, step).backward()
+        optimizer.step()
+    return torch.equal(whole, parameters(net)) and same(rest, kept(state))
+
+
+def case_scaled_drop():
+    """A GradScaler's first overflow, which no step() follows."""
+    if not hasattr(torch.amp, "GradScaler"):
+        return None
+    net = ddp(network())
+    optimizer, scaler = momentum(net.parameters()), torch.amp.GradScaler("cpu", init_scale=2.0**60)
+    state = tamis.torch.attach(
+        net, optimizer=optimizer, scaler=scaler, reduce="gradient", discards=True, **OPTIONS
+    )
+    for step in range(40):
+        optimizer.zero_grad()
+        scaler.scale(loss(net, step, 1e30 if step < 3 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return state.steps, tamis.torch.replicas_identical(net.module)
+
+
 def case_scaled():
     """A GradScaler looks after Inf, and lowers its scale; an absurd norm is not its matter."""
     if not hasattr(torch.amp, "GradScaler"):
@@ -234,6 +296,13 @@ def test_a_step_that_one_rank_finds_absurd_is_left_out_by_all(results):
 
 def test_so_it_is_by_a_wrapper(results):
     assert all(ranks.values(results, "case_skipped_wrapped"))
+
+
+def test_what_is_left_out_and_what_is_dropped_keep_apart(results):
+    assert all(ranks.values(results, "case_in_a_row"))
+    assert all(ranks.values(results, "case_saved_after_a_drop"))
+    for found in ranks.values(results, "case_scaled_drop"):
+        assert found is None or (found[1] and 0 < found[0] < 40), found
 
 
 def test_a_scaler_and_skip_norm_keep_apart(results):

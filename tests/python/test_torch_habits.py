@@ -120,6 +120,103 @@ RATES = [
 ]
 
 
+class Twice(torch.optim.SGD):
+    """Evaluates its closure in a place of its own, as SAM does."""
+
+    def step(self, closure=None):
+        self.zero_grad()
+        with torch.enable_grad():
+            loss = closure()
+        super().step()
+        return loss
+
+
+def case_closure():
+    net = ddp(network())
+    optimizer = Twice(net.parameters(), 0.1)
+    state = tamis.torch.attach(net, 0.1, optimizer=optimizer)
+    x, y = batch(0, dist.get_rank())
+
+    def closure():
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        return loss
+
+    said = told(lambda: optimizer.step(closure))
+    state._unused.detach()
+    state.close()
+    return said
+
+
+def case_none_alone():
+    """A gradient that one rank has dropped: its parameter would decay on the others."""
+    net = ddp(network())
+    optimizer = torch.optim.AdamW(net.parameters(), 0.01, weight_decay=0.1)
+    state = tamis.torch.attach(net, 0.1, optimizer=optimizer)
+    train(net, optimizer, [0])
+    optimizer.zero_grad()
+    x, y = batch(1, dist.get_rank())
+    torch.nn.functional.cross_entropy(net(x), y).backward()
+    if dist.get_rank() == 1:
+        net.module[0].weight.grad = None
+    said = told(optimizer.step)
+    state.close()
+    return said
+
+
+def case_dense_after():
+    """Moments of an optimizer that has stepped by each rank's own gradient."""
+    net = ddp(network())
+    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+    state = tamis.torch.attach(net, 0.1, optimizer=optimizer)
+    train(net, optimizer, range(3))
+    state.close()
+    again = ddp(net.module)
+    state = tamis.torch.attach(again, density=1.0, optimizer=optimizer)
+    said = told(lambda: train(again, optimizer, [3]))
+    state.close()
+    return said
+
+
+def case_hook_before():
+    """A hook of the script from before attach sees parameters that all ranks have."""
+    if not hasattr(torch.optim.Optimizer, "register_step_post_hook"):
+        return True
+    net = ddp(network())
+    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+    seen = []
+    optimizer.register_step_post_hook(
+        lambda *_: seen.append(tamis.torch.replicas_identical(net.module))
+    )
+    tamis.torch.attach(net, 0.1, optimizer=optimizer)
+    train(net, optimizer, range(3))
+    return seen == [True] * 3
+
+
+def case_split_groups():
+    """param_groups that are divided after a step, at another rate."""
+    net = ddp(network())
+    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+    tamis.torch.attach(net, 0.1, optimizer=optimizer)
+    train(net, optimizer, [0])
+    group = optimizer.param_groups[0]
+    rest = dict(group, params=group["params"][2:], lr=0.003)
+    group["params"] = group["params"][:2]
+    optimizer.param_groups.append(rest)
+    train(net, optimizer, [1, 2])
+    return tamis.torch.replicas_identical(net.module)
+
+
+def case_small_rate():
+    net = ddp(network())
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-40)
+    state = tamis.torch.attach(net, 0.1, optimizer=optimizer)
+    said = told(lambda: train(net, optimizer, [0]))
+    state._unused.detach()
+    state.close()
+    return said
+
+
 def case_parameters():
     net, optimizer, state = sgd(network(), check_every=3)
     train(net, optimizer, range(2))
@@ -244,6 +341,25 @@ def test_rates_that_differ_are_named(results):
         for kind, sentence in rows:
             assert kind == "Error" and f"of rank {rank} are" in sentence and "rates" in sentence
             assert f"{0.1 * (1 + rank):.9g}" in sentence, sentence
+
+
+@pytest.mark.parametrize(
+    "case, kind, words",
+    [
+        ("closure", "RuntimeError", "give attach the optimizer that is inside"),
+        ("none_alone", "Error", "a gradient was None on one rank alone"),
+        ("dense_after", "Error", "the optimizer's state is not the same on all ranks"),
+        ("small_rate", "ValueError", "the learning rate is 1e-40"),
+    ],
+)
+def test_what_would_part_ranks_is_named(results, case, kind, words):
+    for found in ranks.values(results, "case_" + case):
+        assert found[0] == kind and words in found[1], found
+
+
+def test_hooks_and_groups_of_the_script(results):
+    assert all(ranks.values(results, "case_hook_before"))
+    assert all(ranks.values(results, "case_split_groups"))
 
 
 def test_the_parameter_that_differs_is_named(results):

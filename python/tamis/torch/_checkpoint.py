@@ -49,19 +49,27 @@ def _dtype(group: Group) -> str:
 
 
 def save(state: "SparseState") -> Dict[str, Any]:
+    dropped = state.hooked if state.dropped() else None  # its last pass, as no step followed it
     residual: Dict[str, torch.Tensor] = {}
+    control: List[torch.Tensor] = []
     for group in state.groups:
-        if group.keeps:
-            residual.update(group.pieces(group.residual()))
+        before = dropped is not None and group in dropped.groups
+        data, part = group.saved(before)
+        control.append(_tensor(data))
+        if part is not None:
+            residual.update(group.pieces(part))
+    made = [exchange.steps - (exchange is dropped) for exchange in state.exchanges]
+    own_states = [one.state_dict() for one in state.local_optimizers()]
     own = dict(
         _belongs(state),
         density=state.density,
-        steps=state.steps,
-        made=[exchange.steps for exchange in state.exchanges],
+        steps=max(made),
+        made=made,
         parameters=_shapes(state),
-        control=[_tensor(group.sparse.control()) for group in state.groups],
+        control=control,
         residual=residual,
-        optimizers=[_copied(one.state_dict()) for one in state.local_optimizers()],
+        optimizers=_copied(own_states),
+        kept=[len(values["state"]) for values in own_states],  # parameters that have one
     )
     return {f"rank{state.comm.rank}{state.suffix}": own}
 
@@ -72,6 +80,8 @@ def _copied(value: Any) -> Any:
         return {key: _copied(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(_copied(one) for one in value)
+    if not isinstance(value, torch.Tensor) and getattr(value, "ndim", 1) == 0:
+        return value.item()  # a rate of numpy: torch.load(weights_only=True) does not take it
     moves = isinstance(value, torch.Tensor) and value.device.type != "cpu" and value.numel() > 1
     if moves and not hasattr(value, "_local_tensor"):
         return value.detach().cpu()
@@ -239,7 +249,13 @@ def _restore_optimizers(state: "SparseState", saved: Dict[str, Any], strict: boo
     own, theirs = state.local_optimizers(), saved["optimizers"]
     if strict and len(own) != len(theirs):
         raise ValueError(f"{len(theirs)} optimizers were saved, here are {len(own)}")
-    for optimizer, values in zip(own, theirs):
+    for optimizer, values, kept in zip(own, theirs, saved["kept"]):
+        if strict and len(values["state"]) != kept:
+            raise ValueError(
+                f"rank {state.comm.rank}: the saved state of {type(optimizer).__name__} has come for"
+                f" {len(values['state'])} of {kept} parameters: torch.distributed.checkpoint loads only"
+                " what is there, so load the optimizer's own state before"
+            )
         if strict:
             optimizer.load_state_dict(_numbered(values))
 

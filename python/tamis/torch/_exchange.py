@@ -116,6 +116,7 @@ class Exchange:
         self._streams.gather()
         self.left_out = bool(self._limits) and self._limit()
         if self.left_out:
+            self.may_discard = False
             self.clear()
             return False
         for place in self._held:

@@ -23,6 +23,12 @@ class Gathered:
         """The states of all ranks, on rank 0 of torch.distributed; elsewhere an empty dictionary.
         Collective."""
         own = self._state.state_dict()
+        inside = self._state.nodes_ranks
+        if dist.is_initialized() and dist.get_world_size() != self._state.comm.nranks * inside:
+            raise RuntimeError(
+                f"the state is of {self._state.comm.nranks} ranks, torch.distributed has"
+                f" {dist.get_world_size()}: let each rank save its own, by state.save(folder)"
+            )
         if not dist.is_initialized() or dist.get_world_size() == 1:
             if self._state.comm.nranks > 1:
                 raise RuntimeError(

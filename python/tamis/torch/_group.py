@@ -210,8 +210,11 @@ class Group:
         """
         part = torch.empty(self.sparse.residual_length)
         self.sparse.residual(part)
+        return self._whole(part)
+
+    def _whole(self, part: torch.Tensor) -> torch.Tensor:
         if self.held is None:
-            return part
+            return part.clone()
         whole = torch.zeros(self.layout.length)
         whole[self.held] = part
         return whole
@@ -237,6 +240,13 @@ class Group:
             part = torch.empty(self.sparse.residual_length)
             self.sparse.residual(part)
             self._kept = (self.sparse.control(), part)
+
+    def saved(self, before: bool) -> Tuple[bytes, Optional[torch.Tensor]]:
+        """What a checkpoint holds: control and residual, as they are, or as they were at keep()."""
+        if not before or self._kept is None:
+            return self.sparse.control(), self.residual() if self.keeps else None
+        control, part = self._kept
+        return control, self._whole(part)
 
     def discard(self) -> None:
         """Forget the step before which keep() was called, bit for bit."""

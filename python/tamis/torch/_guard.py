@@ -4,12 +4,12 @@
 import hashlib
 import sys
 import warnings
-from typing import Iterable, List, Sequence, Tuple, Union
+from typing import Any, Iterable, List, Sequence, Tuple, Union
 
 import torch
 
 from .. import _core, launcher
-from ._parameters import flat
+from ._parameters import DTYPES, flat, local
 
 
 def _differ(error: _core.Error, sentence: str, remedy: str) -> _core.Error:
@@ -87,7 +87,7 @@ def agreement(optimizers: Sequence[torch.optim.Optimizer], more: Sequence[float]
     """For tamis_step.agreed: a hash of learning rates, weight decays, and what else is given. It does
     not wait for rates on a device; check_rates does."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    rates = [(_at_hand(group["lr"]), group.get("weight_decay")) for group in groups]
+    rates = [(_at_hand(g["lr"]), float(g.get("weight_decay") or 0.0)) for g in groups]
     text = repr((rates, list(more))).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
@@ -101,7 +101,8 @@ def named(
     rates = ", ".join(f"{lr:.9g} (weight decay {decay:.9g})" for lr, decay in _rates(optimizers))
     remedy = "Step schedulers alike on all ranks, and feed them what all ranks have in common."
     made = launcher.error(
-        f"{error} If it is the learning rates: those of rank {comm.rank} are {rates}.",
+        f"{error} If it is the learning rates: those of rank {comm.rank} are {rates}. Or a gradient"
+        " was None on one rank alone, so its parameter would decay on the others.",
         remedy,
         error.status,
     )
@@ -123,6 +124,34 @@ def check_rates(
             f" {rows}, which is not so on all ranks",
             "Step schedulers alike on all ranks, and feed them what all ranks have in common.",
         )
+
+
+def check_moments(
+    optimizers: Sequence[torch.optim.Optimizer], comm: _core.Comm, step: int
+) -> None:
+    """Compare the states of optimizers that step by means: those that have stepped by a rank's own
+    gradient before differ, and replicas would drift apart."""
+    digests = [
+        _core.digest(flat(local(value).detach()).cpu()).to_bytes(8, "little")
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        for _, value in sorted(_items(optimizer.state.get(parameter)))
+        if isinstance(value, torch.Tensor) and value.dtype in DTYPES and value.numel()
+    ]
+    try:
+        _core.check_equal(comm, b"".join(digests))
+    except _core.Error as error:
+        raise _differ(
+            error,
+            f"Before step {step} the optimizer's state is not the same on all ranks, as after steps by"
+            " each rank's own gradient",
+            "Give all ranks that of one, by optimizer.load_state_dict, or make a new optimizer.",
+        )
+
+
+def _items(own: Any) -> Iterable[Tuple[str, Any]]:
+    return own.items() if isinstance(own, dict) else ()
 
 
 def tell_unused() -> None:

@@ -36,10 +36,11 @@ class LocalStepper(Stepper):
         self._held: Dict[int, torch.Tensor] = {}
         self._rows: List[Row] = []  # of a step that is under way
         self._places: List[Place] = []
-        self._located_at: List[Tuple[type, int, int]] = []
+        self._located_at: List[List[Tuple[type, int, int]]] = []
         self._scaling = Scaling(optimizer)
         # Adagrad of torch makes its state with the optimizer, and misses it where it is gone.
-        self._begins_lazily = not optimizer.state or any("step" in own for own in optimizer.state.values())
+        rows = [own for own in optimizer.state.values() if isinstance(own, dict)]
+        self._begins_lazily = not optimizer.state or any("step" in own for own in rows)
         self._made_for = state.density
         super().__init__(optimizer, kind, state)
 
@@ -56,11 +57,20 @@ class LocalStepper(Stepper):
         rows = [way(group, *self._known(group)) for group in self.optimizer.param_groups]
         for row in rows:  # before a scaler's skip hides gradients
             row.hold(self.kind.decoupled(row.group), self._state.by_ddp)
+            if not sound_rate(abs(row.lr)):
+                raise ValueError(f"{self.here()}the learning rate is {row.lr}: float32 has no inverse of it")
         self._scaling.heed(kwargs)
-        if self._state.limit(self.optimizer, self._scaling.scale, self._scaling.seen):
+        if self._leaves_out():
             self._scaling.skip()  # the optimizer steps, for schedulers, and nothing moves
             rows = []
         self._rows = rows
+
+    def _leaves_out(self) -> bool:
+        try:
+            return self._state.limit(self.optimizer, self._scaling.scale, self._scaling.seen)
+        except BaseException as error:
+            self._state.fail(error)
+            raise
 
     def _way(self) -> Type[Row]:
         """One pass over float32 in host memory, where nothing else needs the steps by themselves."""
@@ -133,7 +143,7 @@ class LocalStepper(Stepper):
         spoiled = self._state.spoiled_inside([memory for row in full for memory, _ in row.pairs])
         if self._scaling.skips or spoiled:
             _spoil(full, places)
-        factors = [one for row in rows for one in (row.lr, self._factor(row.group))]
+        factors = [one for row in rows for one in (row.lr, self._factor(row.group), *row.keeps)]
         self._exchange.begin(agreement([self.optimizer], factors), 1.0 / rate)
         for place in places:
             self._exchange.mark(place)
@@ -161,8 +171,7 @@ class LocalStepper(Stepper):
 
     def _located(self, rows: List[Row]) -> List[Place]:
         """Where the parameters are, one for each row; anew if one was given other memory."""
-        pairs = [(type(row), *pair) for row in rows for pair in row.pairs]
-        now = [(way, memory.data_ptr(), held.data_ptr()) for way, memory, held in pairs]
+        now = [[(type(row), m.data_ptr(), held.data_ptr()) for m, held in row.pairs] for row in rows]
         if now != self._located_at:
             self._places = [row.place(self._state) for row in rows]
             self._located_at = now
@@ -175,7 +184,7 @@ class LocalStepper(Stepper):
         """Let the optimizer begin anew with what a bad gradient has made of its state: NaN would stay
         in it, and spoil every step from here on."""
         for parameter, own in list(self.optimizer.state.items()):
-            if not any(map(_is_bad, own.values())):
+            if not isinstance(own, dict) or not any(map(_is_bad, own.values())):
                 continue
             if self._begins_lazily:
                 del self.optimizer.state[parameter]

@@ -161,6 +161,7 @@ class SparseState:
         self._own_comms = comms if comm is None else []
         self._inside = getattr(parameters, "inside", None)
         inside = self._inside and torch.distributed.get_rank(self._inside)
+        self.nodes_ranks = self._inside and torch.distributed.get_world_size(self._inside) or 1
         # Of what it saves: ranks of a node have other shards.
         self.suffix = "" if self._inside is None else f"-shard{inside}"
         self.by_ddp = isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
@@ -209,7 +210,7 @@ class SparseState:
         self._closed = False
         self._cache: Dict[Any, Any] = {}  # of the hook, or of a DistributedOptimizer
         self._futures: List[Tuple[Any, torch.Tensor]] = []
-        self._tell_adaptive = not self.optimizers
+        self._tell_adaptive = self.density < 1 and bool(self.not_given())
         self._told = False  # what is exchanged, and how
         self._telling = False  # an error is on its way to backward()
         self._unused = weakref.finalize(self, _guard.tell_unused)
@@ -277,10 +278,11 @@ class SparseState:
         if self.comm.nranks == 1 or due == 0 or made == self._checked:
             return
         if self.figures.steps == 0 or made % due == 0:
-            self._checked = made
             rows = [row for group in self.groups for row in zip(group.names, group.memory())]
             _guard.check_parameters(rows, self.comm, made)
             _guard.check_rates(self.optimizers, self.comm, made)
+            _guard.check_moments(self._outside(), self.comm, made)
+            self._checked = made
 
     def limit(self, optimizer: torch.optim.Optimizer, scale: float, scaled: bool) -> bool:
         """Clip this rank's gradient, which is held times `scale`, before the optimizer steps by it.
@@ -309,16 +311,17 @@ class SparseState:
         """Gradients are complete."""
         assert self.hooked is not None
         if not self.hooked.under_way:
-            if self.discards and self._dropped():
+            if self.dropped():
                 self.discard()
             self.begin()
             self.hooked.begin(_guard.agreement(self._outside()))
         self.hooked.mark(place, hold)
 
-    def _dropped(self) -> bool:
+    def dropped(self) -> bool:
         """Whether no step followed the last backward pass."""
         means = [one for one in self.steppers if isinstance(one, GradientStepper)]
-        return bool(means) and all(one.fresh for one in means)
+        exchanged = self.hooked is not None and self.hooked.may_discard
+        return exchanged and bool(means) and all(one.fresh for one in means)
 
     def discard(self) -> None:
         """Where gradients are exchanged: forget the last backward pass, bit for bit. Collective.

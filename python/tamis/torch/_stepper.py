@@ -9,7 +9,7 @@
 import logging
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import torch
 
@@ -21,7 +21,7 @@ from ._scaling import SUPPORTS, Hidden, scaled
 if TYPE_CHECKING:
     from ._state import SparseState
 
-MARK = "tamis_steps"  # in the first param_group: what a checkpoint of the optimizer belongs to
+MARK = "tamis_steps"  # in state_dict() of the optimizer, since torch 2.3: what it belongs to
 Call = Tuple[Tuple[Any, ...], Dict[str, Any]]
 log = logging.getLogger("tamis")
 
@@ -49,33 +49,49 @@ class Stepper:
         self._state: Any = weakref.proxy(state)
         self._alive = weakref.ref(state)
         self._open = True
-        self._marked: Optional[int] = None
-        self._accepts = False  # a mark of another run, whose state was loaded, too
+        self._loaded: Optional[int] = None  # steps of the run whose state the optimizer was given
         release(optimizer)
         optimizer._tamis_stepper = self  # type: ignore[attr-defined]
+        self._marks = self._mark()
         self._calls = around(optimizer, self._before, self._after, self._failed)
 
     def close(self) -> None:
         self._open = False
         self._calls.remove()
-        self.optimizer.param_groups[0].pop(MARK, None)
+        for handle in self._marks:
+            handle.remove()
+
+    def _mark(self) -> List[Any]:
+        """Not in a param_group: torch's distributed checkpoints want the same keys in all."""
+        if not hasattr(self.optimizer, "register_state_dict_post_hook"):
+            return []
+        return [
+            self.optimizer.register_state_dict_post_hook(self._saved),
+            self.optimizer.register_load_state_dict_pre_hook(self._loading),
+        ]
+
+    def _saved(self, _: torch.optim.Optimizer, state_dict: Dict[str, Any]) -> None:
+        if self._alive() is not None:
+            state_dict[MARK] = self._state.steps
+
+    def _loading(self, _: torch.optim.Optimizer, state_dict: Dict[str, Any]) -> None:
+        self._loaded = state_dict.get(MARK)
 
     def accept(self) -> None:
         """A state was loaded, and the optimizer's belongs to it."""
-        self._accepts = True
+        self._loaded = None
 
-    def _check_mark(self) -> None:
-        found = self.optimizer.param_groups[0].get(MARK)
-        if found not in (None, self._marked) and not self._accepts:
+    def _check_loaded(self) -> None:
+        found, self._loaded = self._loaded, None
+        if found is not None:
             warnings.warn(
                 f"{self.here()}a checkpoint was loaded into the optimizer that belongs to step {found} of"
-                " a run with tamis, but the state of tamis was not: what had not travelled is lost, and"
-                " all ranks have the moments of one. Save and load it, too: state.state_dict(), or"
-                " state.save(folder)",
+                " a run with tamis, but the state of tamis was not, or before: what had not travelled is"
+                " lost, and all ranks have the moments of one. Save it, too, and load it after the"
+                " optimizer's: state.save(folder), state.load(folder)",
                 RuntimeWarning,
                 stacklevel=6,
             )
-        self._accepts = False
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Optional[Call]:
         if not self._open:
@@ -88,14 +104,13 @@ class Stepper:
         self._state.check()
         args, kwargs = _run_closure(args, dict(kwargs))
         check_groups(optimizer, self._state)
-        self._check_mark()
+        self._check_loaded()
         self.before(kwargs)
         return args, kwargs
 
     def _after(self) -> None:
         if self._open:
             self.after()
-            self._marked = self.optimizer.param_groups[0][MARK] = self._state.steps
 
     def _failed(self) -> None:
         if self._open:
@@ -169,7 +184,9 @@ class GradientStepper(Stepper):
                 " the residual would be in units of its scale: write attach(..., scaler=scaler)"
             )
         fresh, self.fresh = self.fresh, False
-        if not fresh and any(p.grad is not None for p in self._state.parameters_of(self.optimizer)):
+        moves = any(float(group["lr"]) != 0.0 for group in self.optimizer.param_groups)
+        given = any(p.grad is not None for p in self._state.parameters_of(self.optimizer))
+        if not fresh and given and moves:
             raise RuntimeError(
                 f"{self.here()}step() without an exchange: backward() did not go through the"
                 " DistributedDataParallel that tamis is attached to, or only within no_sync(), so"
@@ -219,11 +236,31 @@ def check_groups(optimizer: torch.optim.Optimizer, state: "SparseState") -> None
 
 
 def _run_closure(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Call:
-    """Run the closure of step(closure), if any, and leave one that only returns its loss."""
+    """Run the closure of step(closure), if any, and leave one that only returns its loss, once.
+
+    Errors: RuntimeError, when it is called, for an optimizer that wants other gradients of it
+    """
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     if closure is None:
         return args, kwargs
     with torch.enable_grad():
         loss = closure()
-    kwargs["closure"] = lambda: loss
+    groups, calls = args[0].param_groups, []
+    had = any(_has_gradient(group) for group in groups)
+
+    def once() -> Any:
+        calls.append(loss)
+        if len(calls) > 1 or had and not any(_has_gradient(group) for group in groups):
+            raise RuntimeError(
+                f"{type(args[0]).__name__} evaluates the closure by itself, on other parameters or"
+                " more than once, which ranks cannot do each for itself: give attach the optimizer"
+                " that is inside, and write the passes out (as SAM's first_step, second_step)"
+            )
+        return loss
+
+    kwargs["closure"] = once
     return args[:1], kwargs
+
+
+def _has_gradient(group: Dict[str, Any]) -> bool:
+    return any(p.grad is not None and bool(local(p.grad).any()) for p in group["params"])
