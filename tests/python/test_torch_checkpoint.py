@@ -132,6 +132,25 @@ def case_forgotten(folder):
     return words, [str(one.message) for one in heard if "checkpoint" in str(one.message)]
 
 
+def case_order(folder):
+    """The optimizer's after the state's: of rank 0, whatever torch has made of it."""
+    rows = []
+    for marked in (True, False):
+        net, optimizer, state = build()
+        found = rank0(folder, "all.pt")
+        state.load(folder)
+        given = found["optimizer"]
+        if not marked:
+            given.pop("tamis_steps", None)
+        optimizer.load_state_dict(given)
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            train(net, optimizer, range(2))
+        state.close()
+        rows.append(len([one for one in heard if "checkpoint" in str(one.message)]))
+    return rows
+
+
 def pending(folder, nranks):
     every = [own(torch.load(pathlib.Path(folder, f"tamis-rank{r}.pt"))) for r in range(nranks)]
     return sum(one["residual"]["0.weight"].double() for one in every) / nranks
@@ -196,7 +215,7 @@ def saved(folder):
 
 @pytest.fixture(scope="module")
 def results(saved, folder):
-    cases = ["case_resumed", "case_fresh", "case_forgotten", "case_refused"]
+    cases = ["case_resumed", "case_fresh", "case_order", "case_forgotten", "case_refused"]
     return dict(ranks.run(__file__, cases, folder=folder), **saved)
 
 
@@ -229,6 +248,7 @@ def test_an_optimizer_that_was_loaded_alone_says_so(results):
             assert f"rank {rank}: a checkpoint" in words[0] and "step 3" in words[0]
         assert len(words) == MARKS
         assert dense == []
+    assert ranks.values(results, "case_order") == [[MARKS, MARKS]] * 2
 
 
 @pytest.mark.parametrize("nranks", [1, 3])

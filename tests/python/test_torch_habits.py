@@ -4,6 +4,7 @@
 import copy
 import io
 import logging
+import warnings
 
 import pytest
 import torch
@@ -176,6 +177,27 @@ def case_dense_after():
     said = told(lambda: train(again, optimizer, [3]))
     state.close()
     return said
+
+
+def case_dense_ddp_after():
+    """The same without tamis: the first step warns, unless all ranks were given one's state."""
+    found = []
+    for equal in (False, True):
+        net = ddp(network())
+        optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+        state = tamis.torch.attach(net, 0.1, optimizer=optimizer)
+        train(net, optimizer, range(3))
+        state.close()
+        again = ddp(net.module)
+        if equal:
+            every = [optimizer.state_dict()]
+            dist.broadcast_object_list(every)
+            optimizer.load_state_dict(every[0])
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            train(again, optimizer, range(3, 5))
+        found.append(len([one for one in heard if "differ from rank to rank" in str(one.message)]))
+    return found
 
 
 def case_hook_before():
@@ -355,6 +377,11 @@ def test_rates_that_differ_are_named(results):
 def test_what_would_part_ranks_is_named(results, case, kind, words):
     for found in ranks.values(results, "case_" + case):
         assert found[0] == kind and words in found[1], found
+
+
+@pytest.mark.skipif(torch.__version__.startswith("1."), reason="no hook tells of what is loaded")
+def test_moments_that_differ_are_told_after_close(results):
+    assert ranks.values(results, "case_dense_ddp_after") == [[1, 0]] * 2
 
 
 def test_hooks_and_groups_of_the_script(results):

@@ -57,7 +57,8 @@ def around(optimizer: torch.optim.Optimizer, before: Any, after: Any, failed: An
             optimizer.register_step_post_hook(calls.hook_after),
         ]
         # Hooks of the script are to see parameters that all ranks have.
-        optimizer._optimizer_step_post_hooks.move_to_end(calls.handles[1].id, last=False)
+        hooks_after: Any = optimizer._optimizer_step_post_hooks
+        hooks_after.move_to_end(calls.handles[1].id, last=False)
     inner = optimizer.step
 
     @functools.wraps(inner)  # a scheduler may have counted itself in

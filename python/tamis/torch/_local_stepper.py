@@ -45,6 +45,8 @@ class LocalStepper(Stepper):
         super().__init__(optimizer, kind, state)
 
     def close(self) -> None:
+        if self._alive() is not None and self._exchange.steps and self._state.comm.nranks > 1:
+            self._apart = True
         super().close()
         self._scaling.close()
         self._held.clear()
@@ -67,7 +69,8 @@ class LocalStepper(Stepper):
 
     def _leaves_out(self) -> bool:
         try:
-            return self._state.limit(self.optimizer, self._scaling.scale, self._scaling.seen)
+            scaling = self._scaling
+            return bool(self._state.limit(self.optimizer, scaling.scale, scaling.seen))
         except BaseException as error:
             self._state.fail(error)
             raise

@@ -50,6 +50,8 @@ class Stepper:
         self._alive = weakref.ref(state)
         self._open = True
         self._loaded: Optional[int] = None  # steps of the run whose state the optimizer was given
+        self._accepted = False  # the state was loaded since the last step
+        self._apart = False  # closed, with moments that differ from rank to rank
         release(optimizer)
         optimizer._tamis_stepper = self  # type: ignore[attr-defined]
         self._marks = self._mark()
@@ -58,7 +60,7 @@ class Stepper:
     def close(self) -> None:
         self._open = False
         self._calls.remove()
-        for handle in self._marks:
+        for handle in self._marks[:1]:  # what is loaded later makes ranks equal
             handle.remove()
 
     def _mark(self) -> List[Any]:
@@ -75,20 +77,23 @@ class Stepper:
             state_dict[MARK] = self._state.steps
 
     def _loading(self, _: torch.optim.Optimizer, state_dict: Dict[str, Any]) -> None:
-        self._loaded = state_dict.get(MARK)
+        """After the state's own even one without a mark is of another rank, as torch's calls make it."""
+        self._loaded = state_dict.get(MARK, 0 if self._accepted else None)
+        self._apart = False
 
     def accept(self) -> None:
         """A state was loaded, and the optimizer's belongs to it."""
-        self._loaded = None
+        self._loaded, self._accepted = None, True
 
     def _check_loaded(self) -> None:
-        found, self._loaded = self._loaded, None
+        found, self._loaded, self._accepted = self._loaded, None, False
         if found is not None:
+            of = f" of step {found}" if found else ""
             warnings.warn(
-                f"{self.here()}a checkpoint was loaded into the optimizer that belongs to step {found} of"
-                " a run with tamis, but the state of tamis was not, or before: what had not travelled is"
-                " lost, and all ranks have the moments of one. Save it, too, and load it after the"
-                " optimizer's: state.save(folder), state.load(folder)",
+                f"{self.here()}a checkpoint{of} of a run with tamis was loaded into the optimizer, but the"
+                " state of tamis was not, or before: what had not travelled is lost, and all ranks have"
+                " the moments of one. Save it, too, and load it after the optimizer's:"
+                " state.save(folder), state.load(folder)",
                 RuntimeWarning,
                 stacklevel=6,
             )
@@ -111,6 +116,15 @@ class Stepper:
     def _after(self) -> None:
         if self._open:
             self.after()
+        elif self._apart and self.optimizer._tamis_stepper is self:  # type: ignore[attr-defined]
+            self._apart = False
+            warnings.warn(
+                f"{type(self.optimizer).__name__} goes on after the state of tamis was closed, with moments"
+                " that differ from rank to rank, so replicas drift apart under dense training: give all"
+                " ranks those of one, by optimizer.load_state_dict, or make a new optimizer",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _failed(self) -> None:
         if self._open:
