@@ -105,13 +105,14 @@ def case_wrapped():
     for drop in (False, True):
         model = network()
         optimizer = tamis.torch.DistributedOptimizer(
-            momentum(model.parameters()), model, reduce="gradient", discards=True, **OPTIONS
-        )
+            momentum(model.parameters()), model, reduce="gradient", discards=True,
+            nonfinite="skip", **OPTIONS,
+        )  # fmt: skip
         for step in range(4):
-            if drop and step == 2:
-                loss(model, 50, 1e3).backward()
+            for factor in (1e3, float("nan")) if drop and step == 2 else ():
+                loss(model, 50, factor).backward()
                 optimizer.synchronize()
-                optimizer.zero_grad()
+                optimizer.zero_grad()  # of a step that was lost, and is forgotten already, too
             loss(model, step).backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -93,18 +93,15 @@ class Exchange:
 
     @torch.no_grad()
     def _limit(self) -> bool:
-        """Clip this rank's gradient, all of which is held. What is not finite stays so. Returns
-        whether all ranks leave the step out."""
+        """Of this rank's gradient, all of which is held. Returns whether all ranks leave it out."""
         tensors = [tensor for place in self._held for tensor in place.tensors]
         assert self._limits is not None
-        self.gradient_norm = self._limits.norm(tensors) * self._scale
-        if self._limits.skips(self.gradient_norm, self._scaler is not None):
-            for tensor in tensors:
-                tensor.zero_()
-            return True
-        self._limits.clip(tensors, self.gradient_norm)
+        scaled = self._scaler is not None
+        self.gradient_norm, leaves = self._limits.heed(tensors, self._scale, scaled)
+        for tensor in tensors if leaves else ():
+            tensor.zero_()
         self._streams.arrive()
-        return False
+        return leaves
 
     def finish(self, here: str) -> bool:
         """Put the results of all groups, or of none, into the tensors. Returns whether there are any.

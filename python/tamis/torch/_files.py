@@ -60,12 +60,12 @@ def _read(state: "SparseState", folder: Folder) -> Any:
     if old != nranks:
         states = [_open(_path(folder, number, state.suffix)) for number in range(old)]
     else:
-        states = [saved if saved_of(saved, rank) else _open(own)]
+        states = [saved if _is_of(saved, rank) else _open(own)]
     steps = {next(iter(one.values()))["steps"] for one in states}
-    return states, f"states of {old} ranks at step {sorted(steps)}"
+    return states, f"states of {old} ranks, {head['scheme']}, at step {sorted(steps)}"
 
 
-def saved_of(saved: Dict[str, Any], rank: int) -> bool:
+def _is_of(saved: Dict[str, Any], rank: int) -> bool:
     return bool(next(iter(saved.values()))["rank"] == rank)
 
 

@@ -23,7 +23,7 @@ class Gathered:
         """The states of all ranks, on rank 0 of torch.distributed; elsewhere an empty dictionary.
         Collective."""
         own = self._state.state_dict()
-        inside = self._state.nodes_ranks
+        inside = self._state.ranks_inside
         if dist.is_initialized() and dist.get_world_size() != self._state.comm.nranks * inside:
             raise RuntimeError(
                 f"the state is of {self._state.comm.nranks} ranks, torch.distributed has"

@@ -214,7 +214,7 @@ class Group:
 
     def _whole(self, part: torch.Tensor) -> torch.Tensor:
         if self.held is None:
-            return part.clone()
+            return part
         whole = torch.zeros(self.layout.length)
         whole[self.held] = part
         return whole
@@ -235,9 +235,9 @@ class Group:
 
     def keep(self) -> None:
         """What the next step begins with, for discard()."""
-        self._kept = None
+        before, self._kept = self._kept, None
         if self.keeps and self.reducer is self.sparse:
-            part = torch.empty(self.sparse.residual_length)
+            part = torch.empty(self.sparse.residual_length) if before is None else before[1]
             self.sparse.residual(part)
             self._kept = (self.sparse.control(), part)
 
@@ -246,7 +246,7 @@ class Group:
         if not before or self._kept is None:
             return self.sparse.control(), self.residual() if self.keeps else None
         control, part = self._kept
-        return control, self._whole(part)
+        return control, self._whole(part.clone())
 
     def discard(self) -> None:
         """Forget the step before which keep() was called, bit for bit."""

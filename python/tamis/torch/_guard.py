@@ -2,6 +2,7 @@
 """Checks that no gradient shows: the ranks got the same input, and something was exchanged."""
 
 import hashlib
+import struct
 import sys
 import warnings
 from typing import Any, Iterable, List, Sequence, Tuple, Union
@@ -87,9 +88,9 @@ def agreement(optimizers: Sequence[torch.optim.Optimizer], more: Sequence[float]
     """For tamis_step.agreed: a hash of learning rates, weight decays, and what else is given. It does
     not wait for rates on a device; check_rates does."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    rates = [(_at_hand(g["lr"]), float(g.get("weight_decay") or 0.0)) for g in groups]
-    text = repr((rates, list(more))).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+    rates = [x for g in groups for x in (_at_hand(g["lr"]), float(g.get("weight_decay") or 0.0))]
+    data = struct.pack(f"{len(rates)}d{len(more)}d", *rates, *more)
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 def named(

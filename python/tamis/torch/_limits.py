@@ -2,7 +2,7 @@
 """Norms of a rank's own gradient: clipped, or so large that all ranks leave the step out."""
 
 import math
-from typing import Optional, Sequence
+from typing import Optional, Sequence, Tuple
 
 import torch
 
@@ -39,21 +39,26 @@ class Limits:
     def __bool__(self) -> bool:
         return self._clip_norm is not None or self._skip_norm is not None
 
-    def norm(self, gradients: Sequence[torch.Tensor]) -> float:
-        norms = [local(one).float().norm() for one in gradients]
-        return float(torch.stack(norms).norm()) if norms else 0.0
-
     @torch.no_grad()
-    def clip(self, gradients: Sequence[torch.Tensor], norm: float) -> None:
-        if self._clip_norm is not None and self._clip_norm < norm < math.inf:
-            for gradient in gradients:
-                gradient.mul_(self._clip_norm / norm)
-
-    def skips(self, norm: float, scaled: bool) -> bool:
-        """Whether the norm of any rank is too large. Collective.
+    def heed(
+        self, gradients: Sequence[torch.Tensor], scale: float, scaled: bool
+    ) -> Tuple[float, bool]:
+        """The norm of this rank's gradient, which is `scale` times what is given, and whether all
+        ranks leave the step out; else it is clipped. What is not finite stays so.
 
         scaled  a GradScaler looks after NaN and Inf
         """
+        norms = [local(one).float().norm() for one in gradients]
+        norm = float(torch.stack(norms).norm()) * scale if norms else 0.0
+        if self._skips(norm, scaled):
+            return norm, True
+        if self._clip_norm is not None and self._clip_norm < norm < math.inf:
+            for gradient in gradients:
+                gradient.mul_(self._clip_norm / norm)
+        return norm, False
+
+    def _skips(self, norm: float, scaled: bool) -> bool:
+        """Whether the norm of any rank is too large. Collective."""
         if self._skip_norm is None:
             return False
         own = norm > self._skip_norm if math.isfinite(norm) else not scaled

@@ -273,12 +273,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _step_by_means(self) -> Any:
         """With what was exchanged. Of a step that all ranks skip zeros would still move momentum."""
-        hidden = Hidden(self.optimizer) if self._lost else None
-        try:
+        with Hidden(self.optimizer) if self._lost else contextlib.nullcontext():
             return self.optimizer.step()
-        finally:
-            if hidden is not None:
-                hidden.restore()
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As the wrapped optimizer's, but by default gradients keep their memory."""
@@ -286,7 +282,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise RuntimeError(
                 "zero_grad() was called between backward() and step(), during the exchange"
             )
-        if self._synchronized and self.tamis.discards:
+        hooked = self.tamis.hooked
+        if self._synchronized and hooked is not None and hooked.may_discard:
             self.tamis.discard()
         self._synchronized = False
         self.optimizer.zero_grad(set_to_none=set_to_none)

@@ -86,6 +86,12 @@ class Hidden:
         for parameter, _ in self._rows:
             parameter.grad = None
 
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: Any) -> None:
+        self.restore()
+
     def restore(self) -> None:
         for parameter, gradient in self._rows:
             parameter.grad = gradient

@@ -56,8 +56,9 @@ class SparseState:
                    then "skip"
     check_every    the first step and every Nth, of which None makes 200, compare the parameters of
                    all ranks, and their learning rates; on a difference they raise on all ranks a
-                   tamis.Error that names it. 0: none does. It costs a pass over the parameters,
-                   from a device by way of the host, and two small all-gathers
+                   tamis.Error that names it. 0: none does. It costs a pass over the parameters, and
+                   the moments of an optimizer that gets means, from a device by way of the host,
+                   and three small all-gathers
     timeout_s      deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s
     comm           a communicator to use instead of a transport; a list where there are several
                    dtypes, or optimizers whose steps are exchanged, in the order in which they first
@@ -131,9 +132,7 @@ class SparseState:
         local = any(family.kind.mode == "step" for family in families)
         parts = len({family.owner for family in families})
         norms = {"clip_norm": clip_norm, "skip_norm": skip_norm}
-        check_options(
-            options, density, warmup, check_every, norms, local, parts, nonfinite
-        )
+        check_options(options, density, warmup, check_every, norms, local, parts, nonfinite)
         nonfinite = nonfinite if scaler is None else "skip"
         self.device = rows[0][1].device
         _need_cuda(self.device)
@@ -160,10 +159,10 @@ class SparseState:
         launch.tell_detour(comms[0], self.device.type)
         self._own_comms = comms if comm is None else []
         self._inside = getattr(parameters, "inside", None)
-        inside = self._inside and torch.distributed.get_rank(self._inside)
-        self.nodes_ranks = self._inside and torch.distributed.get_world_size(self._inside) or 1
-        # Of what it saves: ranks of a node have other shards.
-        self.suffix = "" if self._inside is None else f"-shard{inside}"
+        self.ranks_inside, self.suffix = 1, ""  # of what it saves: ranks of a node have other shards
+        if self._inside is not None:
+            self.ranks_inside = torch.distributed.get_world_size(self._inside)
+            self.suffix = f"-shard{torch.distributed.get_rank(self._inside)}"
         self.by_ddp = isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
         waits = scaler is not None or self.discards  # for what becomes of a step
         host_waits = self.device.type == "cpu" or len(families) > 1 or waits
@@ -290,12 +289,9 @@ class SparseState:
         if not self.limits:
             return False
         gradients = [p.grad for p in self.parameters_of(optimizer) if p.grad is not None]
-        norm = self.figures.gradient_norm = self.limits.norm(gradients) / scale
-        if self.limits.skips(norm, scaled):
-            self.figures.lost += 1
-            return True
-        self.limits.clip(gradients, norm)
-        return False
+        self.figures.gradient_norm, leaves = self.limits.heed(gradients, 1.0 / scale, scaled)
+        self.figures.lost += leaves
+        return leaves
 
     def spoiled_inside(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Of shards: whether a rank of this node has NaN or Inf. Those that hold other shards exchange
