@@ -90,20 +90,6 @@ void bench_share_all(bench_group *group, const void *send, size_t bytes, void *r
         group->kind->share_all(group, send, bytes, recv, message);
 }
 
-/* Yield first, as most have ended or end within microseconds; then nap. */
-bool bench_message_wait_for(bench_message *message, double seconds) {
-    const struct timespec nap = {0, 100000};
-    double begin = bench_now_s(), now = begin;
-    while (!bench_message_test(message) && now - begin < seconds) {
-        if (now - begin < 1e-3)
-            sched_yield();
-        else
-            nanosleep(&nap, NULL);
-        now = bench_now_s();
-    }
-    return !message->pending;
-}
-
 static void (*_Atomic last_words)(const bench_group *group);
 
 void bench_at_fail(void (*say)(const bench_group *group)) {

@@ -4,6 +4,11 @@
  */
 #include "bench/common/group_mpi.h"
 
+#include <sched.h>
+#include <time.h>
+
+#include "bench/common/measure.h"
+
 #ifdef TAMIS_BENCH_MPI
 
 #include <limits.h>
@@ -118,3 +123,17 @@ void bench_message_cancel(bench_message *message) {
 }
 
 #endif
+
+/* Yield first, as most have ended or end within microseconds; then nap. */
+bool bench_message_wait_for(bench_message *message, double seconds) {
+    const struct timespec nap = {0, 100000};
+    double begin = bench_now_s(), now = begin;
+    while (!bench_message_test(message) && now - begin < seconds) {
+        if (now - begin < 1e-3)
+            sched_yield();
+        else
+            nanosleep(&nap, NULL);
+        now = bench_now_s();
+    }
+    return !message->pending;
+}

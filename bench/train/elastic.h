@@ -16,6 +16,9 @@
 #include "bench/train/saver.h"
 #include "bench/train/trainer.h"
 
+/** The next RANK@STEP of --lose. @return what follows it; NULL: it is none */
+const char *elastic_next_loss(const char *at, uint64_t *rank, uint64_t *step);
+
 /** Refuses what does not go together, and lists of --lose; ends the process. */
 void elastic_check(const train_settings *settings);
 

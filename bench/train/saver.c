@@ -213,10 +213,6 @@ bool saver_step(saver *s) {
     return stop && !s->group->lost;
 }
 
-int saver_signal(const saver *s) {
-    return (int)(s->heard[SAVER_STOP] >> 32);
-}
-
 static void nap(void) {
     const struct timespec millisecond = {0, 1000000};
     nanosleep(&millisecond, NULL);

@@ -84,7 +84,9 @@ void saver_interrupt(saver *s);
 void saver_regroup(saver *s);
 
 /** The signal that ended the run, 0: none. */
-int saver_signal(const saver *s);
+static inline int saver_signal(const saver *s) {
+    return (int)(s->heard[SAVER_STOP] >> 32);
+}
 
 void saver_close(saver *s);
 

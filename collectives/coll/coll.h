@@ -2,7 +2,7 @@
  *
  * Collectives over a wire, as state machines: begin one, then advance it until it is done. Nothing
  * here waits, so that thousands of ranks can run in one thread (transport/simulated.h); a rank on a
- * real wire waits in staged.c.
+ * real wire waits in drive.c.
  *
  * A collective is a list of steps. In a step a rank exchanges streams of bytes with the ranks of
  * its group, chunk by chunk:

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/coll/measure.h"
 
+#include "collectives/coll/drive.h"
+
 enum {
     EXCHANGES_NS = 5000000,    /* of all rounds after the first two */
     LEFT = TAM_TUNE_EXCHANGES, /* column of the table */
@@ -45,7 +47,7 @@ static uint64_t median_of(times t) {
 static tamis_status agree(measure *m, uint64_t ns[WIDTH]) {
     tam_coll *coll = &m->s->coll;
     tam_coll_begin_gather(coll, ns, WIDTH * sizeof ns[0], m->table);
-    TAM_TRY(tam_staged_run(coll, m->call));
+    TAM_TRY(tam_coll_run(coll, m->call));
     for (uint32_t i = 0; i < WIDTH; i++)
         ns[i] = tam_tune_median(m->table, m->nranks, WIDTH, i);
     return TAMIS_OK;
@@ -92,7 +94,7 @@ static tamis_status exchange(measure *m, tam_tune_exchange kind, times *t) {
     lay_out(m, &of, false, m->recv_at);
     uint64_t begin_ns = tam_clock_ns();
     tam_coll_begin_runs(coll, m->send, m->send_at, m->recv, m->recv_at);
-    TAM_TRY(tam_staged_run(coll, m->call));
+    TAM_TRY(tam_coll_run(coll, m->call));
     note(t, begin_ns);
     return TAMIS_OK;
 }
@@ -177,9 +179,9 @@ static tamis_status time_step(measure *m, trial *t, uint32_t plan, uint32_t whic
     tam_coll *coll = t->colls[plan];
     uint64_t begin_ns = tam_clock_ns();
     tam_coll_begin_gather(coll, t->values, slot_bytes(m, t->floats[which]), t->gathered);
-    TAM_TRY(tam_staged_run(coll, m->call));
+    TAM_TRY(tam_coll_run(coll, m->call));
     tam_coll_begin_sum(coll, t->values, t->floats[which], NULL);
-    TAM_TRY(tam_staged_run(coll, m->call));
+    TAM_TRY(tam_coll_run(coll, m->call));
     note(&t->of[plan][which], begin_ns);
     return TAMIS_OK;
 }

@@ -29,9 +29,6 @@ typedef struct tam_staged {
 tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
                              const char *wanted, uint64_t deadline_ns, tam_staged **out);
 
-/** Wait until the collective that was begun is done. call->wire_bytes grows by what was sent. */
-tamis_status tam_staged_run(tam_coll *coll, tam_call *call);
-
 /* Entries of a tam_transport whose `self` is a tam_staged. An empty run is no message: a run where
  * its receiver expects none is refused in their next call, as one of another call. */
 tamis_status tam_staged_allgather(void *arg, const void *send, size_t bytes, void *recv,

@@ -46,18 +46,6 @@ static tamis_status check_config(const tamis_local_config *c) {
     return TAMIS_OK;
 }
 
-tamis_status tam_local_check_params(const tamis_local *l, float *const *params, const char *call) {
-    const tamis_layout *layout = l->reducer->layout;
-    if (!params)
-        return tam_fail(TAMIS_E_ARGUMENT, "%s: params is NULL", call);
-    for (uint32_t s = 0; s < layout->nsegments; s++) {
-        if (!params[s] || (uintptr_t)params[s] % sizeof(float) != 0)
-            return tam_fail(TAMIS_E_ARGUMENT, "%s: params of %s are %s", call, layout->names[s],
-                            params[s] ? "misaligned" : "NULL");
-    }
-    return TAMIS_OK;
-}
-
 typedef struct place {
     const float *begin, *end;
 } place;

@@ -166,6 +166,18 @@ static bool exchanges(const tamis_local *l) {
     return l->position >= until;
 }
 
+tamis_status tam_local_check_params(const tamis_local *l, float *const *params, const char *call) {
+    const tamis_layout *layout = l->reducer->layout;
+    if (!params)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: params is NULL", call);
+    for (uint32_t s = 0; s < layout->nsegments; s++) {
+        if (!params[s] || (uintptr_t)params[s] % sizeof(float) != 0)
+            return tam_fail(TAMIS_E_ARGUMENT, "%s: params of %s are %s", call, layout->names[s],
+                            params[s] ? "misaligned" : "NULL");
+    }
+    return TAMIS_OK;
+}
+
 /* Time since the last mark goes to the local steps or to waiting. */
 static void count_time(tamis_local *l, uint64_t *out) {
     uint64_t now_ns = tam_clock_ns();

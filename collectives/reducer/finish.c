@@ -13,10 +13,6 @@
 #include <math.h>
 #include <stdio.h>
 
-double tam_divisor_of_sums(const tamis_reducer *r) {
-    return r->config.op == TAMIS_OP_MEAN ? r->comm->nranks : 1.0;
-}
-
 static float divisor(const tamis_reducer *r, double scale) {
     return (float)(tam_divisor_of_sums(r) / scale);
 }

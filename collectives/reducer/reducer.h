@@ -341,7 +341,9 @@ tamis_status tam_step_finish(tamis_reducer *r, tam_job *job);
 tamis_status tam_step_commit(const tamis_reducer *r, tam_job *job);
 /** What sums are divided by, with the scale of updates, and without. */
 float tam_divisor(const tamis_reducer *r);
-double tam_divisor_of_sums(const tamis_reducer *r);
+static inline double tam_divisor_of_sums(const tamis_reducer *r) {
+    return r->config.op == TAMIS_OP_MEAN ? r->comm->nranks : 1.0;
+}
 /** NONFINITE with a sentence, or OK if the configuration says to skip such steps. */
 tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad,
                              const char *where);

@@ -17,33 +17,6 @@
 #include <stdio.h>
 #include <time.h>
 
-const char *tam_hub_list(const tam_hub *h, const bool *marks, bool wanted, char *text,
-                         size_t size) {
-    enum { REST = 24 };
-    size_t used = 0;
-    uint32_t more = 0;
-    text[0] = '\0';
-    for (uint32_t r = 0; r < h->nranks; r++) {
-        if (marks[r] != wanted)
-            continue;
-        if (used + REST >= size)
-            more++;
-        else
-            used += (size_t)snprintf(text + used, size - used, " %u", r);
-    }
-    if (more > 0)
-        snprintf(text + used, size - used, " and %u more", more);
-    return text;
-}
-
-void tam_hub_break(tam_hub *h, tamis_status status, const char *cause) {
-    if (h->broken == TAMIS_OK) {
-        h->broken = status;
-        snprintf(h->cause, sizeof h->cause, "%s", cause);
-    }
-    pthread_cond_broadcast(&h->changed);
-}
-
 static void break_by_deadline(tam_hub *h, uint32_t rank, const tam_call *call) {
     char missing[128], late[TAM_LATE_TEXT], cause[256];
     snprintf(cause, sizeof cause, "rank %u%s for rank(s)%s", rank, tam_wait_late(call, late),
@@ -151,8 +124,8 @@ static tamis_status post(tam_local *self, tam_posting mine, tam_call *call) {
     return tam_fail(status, "%s", sentence);
 }
 
-static tamis_status allgather_local(void *arg, const void *send, size_t bytes, void *recv,
-                                    tam_call *call) {
+tamis_status tam_local_allgather(void *arg, const void *send, size_t bytes, void *recv,
+                                 tam_call *call) {
     tam_local *self = arg;
     TAM_TRY(
         post(self, (tam_posting){.call = "an all-gather", .memory = send, .bytes = bytes}, call));
@@ -196,7 +169,7 @@ static tamis_status take_slices(tam_local *self, float *values, size_t count, ta
     return barrier(self, false, call);
 }
 
-static tamis_status allreduce_sum_local(void *arg, float *values, size_t count, tam_call *call) {
+tamis_status tam_local_allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
     tam_local *self = arg;
     uint32_t nranks = self->hub->nranks;
     tam_posting mine = {.call = "a sum", .memory = values, .bytes = count * sizeof values[0]};
@@ -206,8 +179,8 @@ static tamis_status allreduce_sum_local(void *arg, float *values, size_t count, 
     return take_slices(self, values, count, call);
 }
 
-static tamis_status alltoall_local(void *arg, const void *send, const size_t *send_at, void *recv,
-                                   const size_t *recv_at, tam_call *call) {
+tamis_status tam_local_alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
+                                const size_t *recv_at, tam_call *call) {
     tam_local *self = arg;
     uint32_t rank = self->rank, nranks = self->hub->nranks, odd = nranks;
     TAM_TRY(
@@ -229,7 +202,7 @@ static tamis_status alltoall_local(void *arg, const void *send, const size_t *se
     return TAMIS_OK;
 }
 
-static void abort_hub(void *arg) {
+void tam_local_abort(void *arg) {
     tam_local *self = arg;
     char cause[64];
     snprintf(cause, sizeof cause, "rank %u aborted the communicator", self->rank);
@@ -237,13 +210,3 @@ static void abort_hub(void *arg) {
     tam_hub_break(self->hub, TAMIS_E_ABORTED, cause);
     pthread_mutex_unlock(&self->hub->lock);
 }
-
-const tam_transport tam_local_transport = {
-    .name = "local",
-    .allgather = allgather_local,
-    .allreduce_sum = allreduce_sum_local,
-    .alltoall = alltoall_local,
-    .shrink = tam_local_shrink,
-    .abort = abort_hub,
-    .close = tam_local_close,
-};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Inside local communicators: what their ranks share. local.c has the operations, local_open.c
- * their life, local_shrink.c how ranks that are left find each other.
+ * Inside local communicators: what their ranks share. local_hub.c has its life, local.c the
+ * operations, local_shrink.c how ranks that are left find each other; local_open.c creates.
  */
 #ifndef TAM_TRANSPORT_LOCAL_HUB_H
 #define TAM_TRANSPORT_LOCAL_HUB_H
@@ -41,6 +41,7 @@ typedef struct tam_meeting {
 struct tam_hub {
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    const tam_transport *transport; /* local_open.c */
     uint32_t nranks, users;
     uint32_t arrived;
     uint32_t reading; /* ranks that still read what others have posted */
@@ -63,8 +64,6 @@ typedef struct tam_local {
     uint32_t failed; /* attempts to shrink, as far as this rank knows */
 } tam_local;
 
-extern const tam_transport tam_local_transport;
-
 /** With the lock held: all calls fail from here on. */
 void tam_hub_break(tam_hub *h, tamis_status status, const char *cause);
 
@@ -73,7 +72,8 @@ void tam_hub_break(tam_hub *h, tamis_status status, const char *cause);
 const char *tam_hub_list(const tam_hub *h, const bool *marks, bool wanted, char *text, size_t size);
 
 /** @param users  of it, from the beginning on */
-tamis_status tam_hub_open(uint32_t nranks, uint32_t users, tam_hub **out);
+tamis_status tam_hub_open(const tam_transport *transport, uint32_t nranks, uint32_t users,
+                          tam_hub **out);
 
 /** One user less; the last one frees it. */
 void tam_hub_leave(tam_hub *h);
@@ -82,6 +82,13 @@ void tam_hub_leave(tam_hub *h);
 tamis_status tam_hub_open_rank(tam_hub *h, uint32_t rank, const tamis_comm_config *config,
                                tamis_comm **out);
 
+/* Entries of the row. */
+tamis_status tam_local_allgather(void *arg, const void *send, size_t bytes, void *recv,
+                                 tam_call *call);
+tamis_status tam_local_allreduce_sum(void *arg, float *values, size_t count, tam_call *call);
+tamis_status tam_local_alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
+                                const size_t *recv_at, tam_call *call);
+void tam_local_abort(void *arg);
 void tam_local_close(void *arg, int clean);
 tamis_status tam_local_shrink(void *arg, const tam_left *left, tamis_comm **out);
 

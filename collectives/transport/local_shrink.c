@@ -112,7 +112,7 @@ static bool is_complete(const tam_hub *h, uint64_t now_ns, bool *gone) {
 /* Those that have come go on. */
 static void agree(tam_hub *h) {
     tam_meeting *m = &h->meeting;
-    tamis_status status = tam_hub_open(m->ncame, m->ncame, &m->next);
+    tamis_status status = tam_hub_open(h->transport, m->ncame, m->ncame, &m->next);
     if (status != TAMIS_OK) {
         fail_attempt(h, status, tamis_last_error());
         return;

@@ -155,7 +155,7 @@ static tamis_status poll_nccl(void *arg) {
     return tam_nccl_look(arg, "work on a stream", &busy);
 }
 
-static const tam_stream_transport stream_row = {
+const tam_stream_transport tam_nccl_stream = {
     .allgather = stream_allgather,
     .alltoall = stream_alltoall,
     .allreduce = stream_allreduce,
@@ -201,8 +201,8 @@ tamis_status tam_nccl_gather_piece(void *arg, const void *send, size_t bytes, co
     return tam_unseal(self->rank, self->nranks, bytes, "ncclAllGather", came);
 }
 
-static tamis_status allgather_nccl(void *arg, const void *send, size_t bytes, void *recv,
-                                   tam_call *call) {
+tamis_status tam_nccl_allgather(void *arg, const void *send, size_t bytes, void *recv,
+                                tam_call *call) {
     tam_nccl *self = arg;
     for (size_t at = 0; at < bytes; at += self->piece) {
         size_t length = bytes - at < self->piece ? bytes - at : self->piece;
@@ -214,14 +214,14 @@ static tamis_status allgather_nccl(void *arg, const void *send, size_t bytes, vo
     return TAMIS_OK;
 }
 
-static tamis_status allreduce_sum_nccl(void *arg, float *values, size_t count, tam_call *call) {
+tamis_status tam_nccl_allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
     tam_nccl *self = arg;
     return tam_sum_by_gather(tam_nccl_gather_piece, self, self->nranks,
                              self->piece / sizeof values[0], values, count, call);
 }
 
-static tamis_status alltoall_nccl(void *arg, const void *send, const size_t *send_at, void *recv,
-                                  const size_t *recv_at, tam_call *call) {
+tamis_status tam_nccl_alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
+                               const size_t *recv_at, tam_call *call) {
     tam_nccl *self = arg;
     return tam_alltoall_by_gather(tam_nccl_gather_piece, self, self->rank, self->nranks,
                                   &self->runs, send, send_at, recv, recv_at, call);
@@ -239,21 +239,5 @@ tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call) {
     TAM_TRY(tam_nccl_gather_piece(self, self->pinned + self->room, 1, &came, call));
     TAM_TRY(tam_nccl_gather_piece(self, self->pinned + self->room, self->piece, &came, call));
     TAM_TRY(exchange_on(self, &all, self->memory, half, to, self->stream, call));
-    TAM_TRY(tam_nccl_await_stream(self, "the first exchange", call));
-    return tam_nccl_find_link(self, call);
+    return tam_nccl_await_stream(self, "the first exchange", call);
 }
-
-/* -- the row ---------------------------------------------------------------------------------- */
-
-const tam_transport tam_nccl_transport = {
-    .name = "nccl",
-    .usual = tam_nccl_usual,
-    .capabilities = TAM_CAP_THREADED | TAM_CAP_GATHERS,
-    .stream = &stream_row,
-    .allgather = allgather_nccl,
-    .allreduce_sum = allreduce_sum_nccl,
-    .alltoall = alltoall_nccl,
-    .shrink = tam_nccl_shrink,
-    .abort = tam_nccl_abort,
-    .close = tam_nccl_close,
-};

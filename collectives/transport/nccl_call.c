@@ -20,6 +20,15 @@ tamis_status tam_nccl_cuda_failed(const tam_nccl *self, cudaError_t code, const 
                     cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
+tamis_status tam_nccl_cuda_refused(const tam_nccl *self, cudaError_t code, const char *what) {
+    bool absent = code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver ||
+                  code == cudaErrorStubLibrary;
+    tamis_status status = tam_nccl_cuda_failed(self, code, what);
+    return absent                              ? TAMIS_E_UNSUPPORTED
+           : code == cudaErrorMemoryAllocation ? TAMIS_E_NOMEM
+                                               : status;
+}
+
 tamis_status tam_nccl_over(const tam_nccl *self) {
     return tam_fail(TAMIS_E_ABORTED, "rank %u: the communicator was abandoned", self->rank);
 }

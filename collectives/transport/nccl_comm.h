@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Inside a communicator over NCCL: nccl.c has the collectives, nccl_call.c what all calls need;
- * nccl_open.c creates it, nccl_end.c ends it and nccl_shrink.c goes on with fewer ranks.
+ * Inside a communicator over NCCL: nccl.c has the collectives, nccl_link.c what lies between the
+ * ranks, nccl_call.c what all calls need; nccl_open.c creates it, of what nccl_memory.c takes;
+ * nccl_end.c ends it, nccl_shrink.c goes on with fewer ranks.
  */
 #ifndef TAM_TRANSPORT_NCCL_COMM_H
 #define TAM_TRANSPORT_NCCL_COMM_H
@@ -15,15 +16,21 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* What only a thread that may hang can do: the helper. */
-typedef enum tam_nccl_errand {
-    TAM_NCCL_FINALIZE, /* end it */
-    TAM_NCCL_ABORT,    /* end it, and what is under way */
-    TAM_NCCL_REVOKE,   /* end what is under way; it can be shrunk, and still must be aborted */
-    TAM_NCCL_PART      /* make one of the ranks that are left */
-} tam_nccl_errand;
+/* Since 2.28.7 and 2.27. Absent before, and in headers of that age: NULL then. */
+#pragma weak ncclCommRevoke
+#pragma weak ncclCommShrink
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
+ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int nexcluded, ncclComm_t *child,
+                            ncclConfig_t *config, int flags);
 
-/* Of TAM_NCCL_PART. */
+enum { TAM_NCCL_DEFAULT_FLAGS = 0 };
+
+typedef struct tam_nccl tam_nccl;
+
+/** What only a thread that may hang can do: the helper. */
+typedef void tam_nccl_errand(tam_nccl *self);
+
+/** The making of a communicator of the ranks that are left. */
 typedef struct tam_nccl_parting {
     int *excluded; /* [nexcluded] ranks that are gone */
     int nexcluded;
@@ -34,7 +41,7 @@ typedef struct tam_nccl_parting {
     bool done;         /* once, and not again */
 } tam_nccl_parting;
 
-typedef struct tam_nccl {
+struct tam_nccl {
     uint32_t rank, nranks;
     int device, version; /* of NCCL */
     uint64_t timeout_ns;
@@ -50,13 +57,13 @@ typedef struct tam_nccl {
     bool ending;          /* only the helper may touch comm */
     atomic_bool captured; /* work of it is in graphs, which may be replayed at any time */
 
-    tam_nccl_errand errand;
+    tam_nccl_errand *errand;
     pthread_t helper; /* if `helped` */
     bool helped;
     atomic_bool ended; /* the errand */
     bool quiet;        /* the helper's: revoked, but not yet aborted */
     tam_nccl_parting parting;
-} tam_nccl;
+};
 
 /* The thread's device and capture mode: our calls must not break the caller's stream capture. */
 typedef struct tam_nccl_mode {
@@ -69,6 +76,9 @@ typedef struct tam_nccl_mode {
 /** Fail with "rank <r>: <what>: <NCCL's or CUDA's text for the code>". */
 tamis_status tam_nccl_failed(const tam_nccl *self, ncclResult_t code, const char *what);
 tamis_status tam_nccl_cuda_failed(const tam_nccl *self, cudaError_t code, const char *what);
+
+/** Of a call that only allocates, so nothing is lost: NOMEM, or UNSUPPORTED without a device. */
+tamis_status tam_nccl_cuda_refused(const tam_nccl *self, cudaError_t code, const char *what);
 
 /** Fail with ABORTED: the communicator is being ended. */
 tamis_status tam_nccl_over(const tam_nccl *self);
@@ -99,9 +109,15 @@ void tam_nccl_leave(tam_nccl_mode *before);
 
 /* nccl.c */
 
-extern const tam_transport tam_nccl_transport;
+/** Of the row. */
+tamis_status tam_nccl_allgather(void *arg, const void *send, size_t bytes, void *recv,
+                                tam_call *call);
+tamis_status tam_nccl_allreduce_sum(void *arg, float *values, size_t count, tam_call *call);
+tamis_status tam_nccl_alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
+                               const size_t *recv_at, tam_call *call);
+extern const tam_stream_transport tam_nccl_stream;
 
-/** The first use of a new communicator. */
+/** The first use of a new communicator; tam_nccl_find_link follows. */
 tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call);
 
 /** All-gather `bytes` of every rank, at most `piece`, from host memory.
@@ -117,16 +133,19 @@ tamis_status tam_nccl_find_link(tam_nccl *self, tam_call *call);
 /** Of the row. */
 const tam_usual_link *tam_nccl_usual(const void *arg);
 
-/* nccl_open.c */
+/* nccl_memory.c */
 
 /** What a communicator needs before NCCL makes it, on the device of this thread. @param out  [out]
  * to be closed, even after a failure, unless it is NULL */
 tamis_status tam_nccl_take(uint32_t rank, uint32_t nranks, uint64_t timeout_ns, tam_nccl **out);
 
+/** NCCL holds nothing of it any more. */
+void tam_nccl_free(tam_nccl *self);
+
 /* nccl_end.c */
 
 /** Begin an errand, which follows another that has been awaited. @return false: no thread */
-bool tam_nccl_send_helper(tam_nccl *self, tam_nccl_errand errand);
+bool tam_nccl_send_helper(tam_nccl *self, tam_nccl_errand *errand);
 
 /** Wait for the errand. @return false: it has not ended by then */
 bool tam_nccl_await_helper(tam_nccl *self, uint64_t until_ns);
@@ -138,14 +157,10 @@ ncclResult_t tam_nccl_settled(ncclComm_t comm, ncclResult_t code, uint64_t deadl
 void tam_nccl_abort(void *arg);
 void tam_nccl_close(void *arg, int clean);
 
-/* nccl_shrink.c */
-
 /** Whether this NCCL can revoke and shrink. */
 bool tam_nccl_shrinks(const tam_nccl *self);
 
-/** The errands. Where they fail they abort comm, and `quiet` is false. */
-void tam_nccl_revoke(tam_nccl *self);
-void tam_nccl_part(tam_nccl *self);
+/* nccl_shrink.c */
 
 /** Of the row. */
 tamis_status tam_nccl_shrink(void *arg, const tam_left *left, tamis_comm **out);

@@ -13,10 +13,11 @@
 
 #include <signal.h>
 
+enum { SHRINK_MIN = NCCL_VERSION(2, 28, 7) };
+
+#define REVOKE_NS UINT64_C(5000000000)
 #define HOLD_NS UINT64_C(500000000)
 #define END_NS UINT64_C(5000000000) /* for an abort, and for a stream to run dry after it */
-
-/* -- the helper ------------------------------------------------------------------------------- */
 
 ncclResult_t tam_nccl_settled(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns) {
     ncclResult_t state = code;
@@ -29,31 +30,49 @@ ncclResult_t tam_nccl_settled(ncclComm_t comm, ncclResult_t code, uint64_t deadl
     return code == ncclSuccess ? state : code;
 }
 
+/* -- errands ---------------------------------------------------------------------------------- */
+
+/* End it, and what is under way. */
+static void abort_comm(tam_nccl *self) {
+    ncclCommAbort(self->comm);
+}
+
 /* Wait until no operation is in flight on any rank. */
-static bool finalize(tam_nccl *self) {
+static void finalize_comm(tam_nccl *self) {
     uint64_t deadline_ns = tam_clock_ns() + self->timeout_ns;
     ncclResult_t code = ncclCommFinalize(self->comm);
-    return tam_nccl_settled(self->comm, code, deadline_ns) == ncclSuccess;
+    if (tam_nccl_settled(self->comm, code, deadline_ns) == ncclSuccess)
+        ncclCommDestroy(self->comm);
+    else
+        ncclCommAbort(self->comm);
 }
+
+bool tam_nccl_shrinks(const tam_nccl *self) {
+    return ncclCommRevoke && ncclCommShrink && self->version >= SHRINK_MIN;
+}
+
+/* End what is under way; it can be shrunk, and still must be aborted. */
+static void revoke_comm(tam_nccl *self) {
+    uint64_t deadline_ns = tam_clock_ns() + REVOKE_NS;
+    ncclResult_t code = ncclCommRevoke(self->comm, TAM_NCCL_DEFAULT_FLAGS);
+    self->quiet = tam_nccl_settled(self->comm, code, deadline_ns) == ncclSuccess;
+    if (!self->quiet)
+        ncclCommAbort(self->comm);
+}
+
+/* -- the helper ------------------------------------------------------------------------------- */
 
 static void *run_errand(void *arg) {
     tam_nccl *self = arg;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed; /* of this thread */
     cudaSetDevice(self->device);
     cudaThreadExchangeStreamCaptureMode(&mode);
-    if (self->errand == TAM_NCCL_REVOKE)
-        tam_nccl_revoke(self);
-    else if (self->errand == TAM_NCCL_PART)
-        tam_nccl_part(self);
-    else if (self->errand == TAM_NCCL_FINALIZE && finalize(self))
-        ncclCommDestroy(self->comm);
-    else
-        ncclCommAbort(self->comm);
+    self->errand(self);
     atomic_store(&self->ended, true);
     return NULL;
 }
 
-bool tam_nccl_send_helper(tam_nccl *self, tam_nccl_errand errand) {
+bool tam_nccl_send_helper(tam_nccl *self, tam_nccl_errand *errand) {
     sigset_t all, before;
     self->errand = errand;
     atomic_store(&self->ended, false);
@@ -97,7 +116,7 @@ static bool hold_soon(tam_nccl *self) {
 }
 
 /* Hand the communicator to a thread that ends it, unless one already does. */
-static void begin_end(tam_nccl *self, tam_nccl_errand errand) {
+static void begin_end(tam_nccl *self, tam_nccl_errand *errand) {
     if (!hold_soon(self))
         return;
     self->ending = true;
@@ -109,8 +128,8 @@ static void begin_end(tam_nccl *self, tam_nccl_errand errand) {
  * ever: only an abort ends that. */
 void tam_nccl_abort(void *arg) {
     tam_nccl *self = arg;
-    bool revoke = tam_nccl_shrinks(self) && !atomic_load(&self->captured);
-    begin_end(self, revoke ? TAM_NCCL_REVOKE : TAM_NCCL_ABORT);
+    bool kept = tam_nccl_shrinks(self) && !atomic_load(&self->captured);
+    begin_end(self, kept ? revoke_comm : abort_comm);
 }
 
 static bool await_dry_stream(const tam_nccl *self) {
@@ -128,7 +147,7 @@ static bool await_end(tam_nccl *self, int clean) {
     bool ended =
         tam_nccl_await_helper(self, tam_clock_ns() + END_NS + (clean ? self->timeout_ns : 0));
     if (ended && self->quiet) {
-        tam_nccl_send_helper(self, TAM_NCCL_ABORT);
+        tam_nccl_send_helper(self, abort_comm);
         ended = tam_nccl_await_helper(self, tam_clock_ns() + END_NS);
     }
     if (ended)
@@ -138,27 +157,14 @@ static bool await_end(tam_nccl *self, int clean) {
     return false;
 }
 
-static void free_all(tam_nccl *self) {
-    if (self->stream)
-        cudaStreamDestroy(self->stream);
-    if (self->memory)
-        cudaFree(self->memory);
-    if (self->pinned)
-        cudaFreeHost(self->pinned);
-    pthread_mutex_destroy(&self->lock);
-    tam_alltoall_scratch_close(&self->runs);
-    tam_free(self->parting.excluded);
-    tam_free(self);
-}
-
 void tam_nccl_close(void *arg, int clean) {
     tam_nccl *self = arg;
     tam_nccl_mode before;
     bool entered = tam_nccl_enter(self, &before) == cudaSuccess;
     if (self->comm)
-        begin_end(self, clean ? TAM_NCCL_FINALIZE : TAM_NCCL_ABORT);
+        begin_end(self, clean ? finalize_comm : abort_comm);
     if (!self->comm || await_end(self, clean))
-        free_all(self);
+        tam_nccl_free(self);
     else
         tam_log(TAM_WARN,
                 "rank %u: the NCCL communicator does not end; it is not freed, nor are %zu bytes "

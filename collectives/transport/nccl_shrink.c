@@ -14,16 +14,6 @@
 
 #include <stdio.h>
 
-/* Since 2.28.7 and 2.27. Absent before, and in headers of that age: NULL then. */
-#pragma weak ncclCommRevoke
-#pragma weak ncclCommShrink
-ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
-ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int nexcluded, ncclComm_t *child,
-                            ncclConfig_t *config, int flags);
-
-enum { SHRINK_MIN = NCCL_VERSION(2, 28, 7), DEFAULT_FLAGS = 0 };
-
-#define REVOKE_NS UINT64_C(5000000000)
 #define GRACE_NS UINT64_C(5000000000) /* for the abort of a making that has not ended in time */
 
 static const char call[] = "tamis_comm_shrink";
@@ -33,30 +23,18 @@ static const char other_way[] =
 
 static const atomic_int no_poison;
 
-/* -- errands ---------------------------------------------------------------------------------- */
-
-bool tam_nccl_shrinks(const tam_nccl *self) {
-    return ncclCommRevoke && ncclCommShrink && self->version >= SHRINK_MIN;
-}
-
-void tam_nccl_revoke(tam_nccl *self) {
-    uint64_t deadline_ns = tam_clock_ns() + REVOKE_NS;
-    ncclResult_t code = ncclCommRevoke(self->comm, DEFAULT_FLAGS);
-    self->quiet = tam_nccl_settled(self->comm, code, deadline_ns) == ncclSuccess;
-    if (!self->quiet)
-        ncclCommAbort(self->comm);
-}
+/* -- the errand ----------------------------------------------------------------------------- */
 
 /* Where nobody is gone, NCCL has nothing to exclude, and splits. */
 static ncclResult_t make_child(tam_nccl *self, tam_nccl_parting *p) {
     if (p->nexcluded > 0)
         return ncclCommShrink(self->comm, p->excluded, p->nexcluded, &p->child, NULL,
-                              DEFAULT_FLAGS);
+                              TAM_NCCL_DEFAULT_FLAGS);
     return ncclCommSplit(self->comm, 0, (int)self->rank, &p->child, NULL);
 }
 
 /* Only an abort of the old one ends a making that waits. The child may then exist, half made. */
-void tam_nccl_part(tam_nccl *self) {
+static void part(tam_nccl *self) {
     tam_nccl_parting *p = &self->parting;
     p->code = tam_nccl_settled(self->comm, make_child(self, p), p->deadline_ns);
     if (p->code == ncclSuccess && p->child)
@@ -146,7 +124,7 @@ static tamis_status make(tam_nccl *self, uint64_t deadline_ns, ncclComm_t *out) 
     tam_nccl_parting *p = &self->parting;
     p->deadline_ns = deadline_ns;
     p->done = true;
-    if (!tam_nccl_send_helper(self, TAM_NCCL_PART))
+    if (!tam_nccl_send_helper(self, part))
         return tam_fail(TAMIS_E_NOMEM, "rank %u: %s: no thread", self->rank, call);
     if (!tam_nccl_await_helper(self, deadline_ns + GRACE_NS))
         return tam_fail(TAMIS_E_TIMEOUT,
@@ -168,13 +146,14 @@ static tamis_status make_working(tam_nccl *self, const tam_left *left, tam_nccl 
     TAM_TRY(await_quiet(self, left->deadline_ns)); /* before cudaMalloc, which waits for kernels */
     TAM_TRY(tam_nccl_take(place_of(left), left->nranks, timeout_ns, made));
     TAM_TRY(make(self, left->deadline_ns, &(*made)->comm));
-    return tam_nccl_warm_up(*made, &limit);
+    TAM_TRY(tam_nccl_warm_up(*made, &limit));
+    return tam_nccl_find_link(*made, &limit);
 }
 
 static tamis_status open_left(tam_nccl *made, const tam_left *left, tamis_comm **out) {
     tamis_comm *comm = NULL;
     TAM_TRY(
-        tam_comm_open(&tam_nccl_transport, made, made->rank, made->nranks, left->config, &comm));
+        tam_comm_open(left->comm->transport, made, made->rank, made->nranks, left->config, &comm));
     tamis_status status = tam_shrink_compare(comm, left, TAMIS_OK);
     if (status == TAMIS_OK)
         status = tam_comm_note_before(&comm, left->ranks);

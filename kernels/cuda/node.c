@@ -135,12 +135,12 @@ static void describe(tam_cuda_step *s) {
     s->result_max = node->result_max;
 }
 
-size_t tam_cuda_node_scratch(const tam_cuda_step *s) {
+static size_t scratch(const tam_cuda_step *s) {
     const tam_cuda_inside *in = s->inside;
     return tam_cuda_scratch_bytes(&in->results) + 2 * in->sum.nlocal * sizeof(uint64_t);
 }
 
-void tam_cuda_node_place(tam_cuda_step *s, unsigned char *scratch) {
+static void place(tam_cuda_step *s, unsigned char *scratch) {
     tam_cuda_inside *in = s->inside;
     uint64_t *checks = (uint64_t *)(void *)tam_cuda_scratch_place(&in->results, scratch);
     in->sum.checks[0] = checks;
@@ -174,7 +174,7 @@ static tamis_status fill(tam_cuda_step *s) {
     return tam_cuda_sparse_ranges(s, node->grid, in->results.ranges.count, in->first_chunk);
 }
 
-void tam_cuda_node_resize(tam_cuda_step *s, const tam_cuda_room *room) {
+static void resize(tam_cuda_step *s, const tam_cuda_room *room) {
     tam_cuda_inside *in = s->inside;
     in->plan.slot_capacity = room->result_capacity;
     in->plan.result_max = room->result_max;
@@ -182,11 +182,9 @@ void tam_cuda_node_resize(tam_cuda_step *s, const tam_cuda_room *room) {
     s->control.results = in->results.slots;
 }
 
-void tam_cuda_node_close(tam_cuda_step *s) {
-    if (s->inside)
-        tam_free(s->inside->pieces);
+static void close_node(tam_cuda_step *s) {
+    tam_free(s->inside->pieces);
     tam_free(s->inside);
-    s->inside = NULL;
 }
 
 /* -- collectives ------------------------------------------------------------------------------ */
@@ -300,6 +298,10 @@ static const tam_cuda_kind in_nodes = {
     .survey = survey,
     .settle = settle,
     .finish = tam_cuda_sparse_finish,
+    .scratch = scratch,
+    .place = place,
+    .resize = resize,
+    .close = close_node,
 };
 
 static tamis_status check(const tam_cuda_plan *plan) {

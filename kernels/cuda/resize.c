@@ -14,8 +14,8 @@ static tamis_status resize(tam_cuda_step *s, const tam_cuda_room *room) {
     s->plan.union_max = room->union_max;
     s->plan.format.index_bytes = room->index_bytes;
     tam_cuda_sparse_resize(s);
-    if (s->inside)
-        tam_cuda_node_resize(s, room);
+    if (s->kind->resize)
+        s->kind->resize(s, room);
     return tam_cuda_round_tell(s);
 }
 

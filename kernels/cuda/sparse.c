@@ -182,8 +182,8 @@ static const tam_cuda_kind sparse = {
     .finish = tam_cuda_sparse_finish,
 };
 
-tamis_status tam_cuda_step_open(void *device, const tam_cuda_plan *plan, float *acc,
-                                tam_cuda_step **out) {
+tamis_status tam_cuda_sparse_new(void *device, const tam_cuda_plan *plan, float *acc,
+                                 tam_cuda_step **out) {
     TAM_TRY(check(plan));
     tam_cuda_step *s = tam_alloc(sizeof *s);
     if (!s)
@@ -192,12 +192,8 @@ tamis_status tam_cuda_step_open(void *device, const tam_cuda_plan *plan, float *
     s->device = device;
     s->plan = *plan;
     tam_cuda_sparse_describe(s, acc);
-    tamis_status status = plan->node ? tam_cuda_node_join(s) : TAMIS_OK;
-    if (status == TAMIS_OK)
-        return tam_cuda_step_make(s, out);
-    tam_cuda_node_close(s);
-    tam_free(s);
-    return status;
+    *out = s;
+    return TAMIS_OK;
 }
 
 const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *s) {

@@ -39,7 +39,7 @@ unsigned char *tam_cuda_scratch_place(tam_cuda_exchange *x, unsigned char *memor
 }
 
 static size_t scratch_bytes(const tam_cuda_step *s) {
-    return tam_cuda_scratch_bytes(&s->exchange) + (s->inside ? tam_cuda_node_scratch(s) : 0);
+    return tam_cuda_scratch_bytes(&s->exchange) + (s->kind->scratch ? s->kind->scratch(s) : 0);
 }
 
 static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
@@ -47,8 +47,8 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     unsigned char *scratch = tam_cuda_take(arena, 1, scratch_bytes(s));
     if (scratch)
         scratch = tam_cuda_scratch_place(x, scratch);
-    if (scratch && s->inside)
-        tam_cuda_node_place(s, scratch);
+    if (scratch && s->kind->place)
+        s->kind->place(s, scratch);
     x->ledger = tam_cuda_take(arena, 1, sizeof(tam_cuda_ledger));
     s->control.turn = tam_cuda_take(arena, 1, sizeof(tam_cuda_turn));
     s->control.state = tam_cuda_take(arena, 1, sizeof(tam_control_state));
@@ -138,9 +138,9 @@ static tamis_status fill(tam_cuda_step *s) {
     return tam_cuda_round_join(s);
 }
 
-/* Free host memory only. */
-static void free_step(tam_cuda_step *s) {
-    tam_cuda_node_close(s);
+void tam_cuda_step_free(tam_cuda_step *s) {
+    if (s->kind->close)
+        s->kind->close(s);
     tam_free(s->pieces);
     tam_free(s->grads_now);
     tam_free(s);
@@ -160,7 +160,7 @@ static void release(tam_cuda_step *s) {
     tam_cuda_free(s->memory);
     if (!s->plan.first && s->round)
         tam_cuda_round_close(s->round);
-    free_step(s);
+    tam_cuda_step_free(s);
 }
 
 tamis_status tam_cuda_step_make(tam_cuda_step *s, tam_cuda_step **out) {
@@ -181,7 +181,7 @@ tamis_status tam_cuda_step_make(tam_cuda_step *s, tam_cuda_step **out) {
     return status;
 
 err_step:
-    free_step(s);
+    tam_cuda_step_free(s);
     return status;
 }
 
@@ -194,7 +194,7 @@ void tam_cuda_step_close(tam_cuda_step *s) {
         s->device->hangs = s->whole->hangs = true; /* broken: nothing runs or can be freed there */
         if (!s->plan.first)
             tam_cuda_round_forget(s->round);
-        free_step(s);
+        tam_cuda_step_free(s);
         return;
     }
     s->device->hangs = s->whole->hangs = !tam_cuda_round_idle(s->round, tam_cuda_rank(s));

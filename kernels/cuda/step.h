@@ -32,6 +32,15 @@ typedef struct tam_cuda_kind {
     tamis_status (*settle)(tam_cuda_step *step);
     /** What follows the result, for all buckets, with the report. @param by  the launcher */
     tamis_status (*finish)(tam_cuda_step *first, uint32_t by);
+
+    /* What it has beside the exchange of the step; NULL: nothing. */
+    /** Bytes of scratch, behind that of the exchange, and where they lie. */
+    size_t (*scratch)(const tam_cuda_step *step);
+    void (*place)(tam_cuda_step *step, unsigned char *scratch);
+    /** Other sizes of its results. */
+    void (*resize)(tam_cuda_step *step, const tam_cuda_room *room);
+    /** Free host memory only. */
+    void (*close)(tam_cuda_step *step);
 } tam_cuda_kind;
 
 /** What the steps of all buckets share; belongs to the first one. */
@@ -105,6 +114,9 @@ struct tam_cuda_step {
  * it. */
 tamis_status tam_cuda_step_make(tam_cuda_step *step, tam_cuda_step **out);
 
+/** Free the host memory of a step that has none on the device. */
+void tam_cuda_step_free(tam_cuda_step *step);
+
 /** The graphs of a step that is not under way. */
 void tam_cuda_step_drop_graphs(tam_cuda_step *step);
 
@@ -130,6 +142,9 @@ void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_excha
 
 /** Bytes for the indices of a slot. */
 uint64_t tam_cuda_index_room(const tam_cuda_plan *plan);
+/** A sparse step of this plan, without memory on the device: tam_cuda_step_make takes that. */
+tamis_status tam_cuda_sparse_new(void *device, const tam_cuda_plan *plan, float *acc,
+                                 tam_cuda_step **out);
 /** Set exchange and control, but for what lies in memory that is not there yet. */
 void tam_cuda_sparse_describe(tam_cuda_step *step, float *acc);
 /** Set the sizes that follow from the plan's room, and what repeats them. */
@@ -150,19 +165,10 @@ tamis_status tam_cuda_sparse_finish(tam_cuda_step *first, uint32_t by);
 tamis_status tam_cuda_sparse_ranges(const tam_cuda_step *step, const tam_grid *grid,
                                     uint32_t nranges, uint32_t *first_chunk);
 
-/* node.c: the node's part of a step */
+/* node.c */
 
 /** A sparse step whose fields are set becomes one of a node. */
 tamis_status tam_cuda_node_join(tam_cuda_step *step);
-
-/** Other sizes of its results. */
-void tam_cuda_node_resize(tam_cuda_step *step, const tam_cuda_room *room);
-
-/** Its scratch, behind that of the column. */
-size_t tam_cuda_node_scratch(const tam_cuda_step *step);
-void tam_cuda_node_place(tam_cuda_step *step, unsigned char *scratch);
-/** Free host memory only. */
-void tam_cuda_node_close(tam_cuda_step *step);
 
 /** The stream of the phases between begin and finish; sparse: also of the collectives. */
 static inline cudaStream_t tam_cuda_travel(const tam_cuda_step *step) {

@@ -76,11 +76,6 @@ TAM_SHARED uint16_t tam_bfloat16_clamp(float x) {
     return (uint16_t)(half - exceeds);
 }
 
-/** The rounding error x - half, exact if `half` is near x. 0 if x is not finite. */
-TAM_SHARED float tam_bfloat16_error(float x, uint16_t half) {
-    return (tam_bits(x) & 0x7fffffffu) < 0x7f800000u ? x - tam_bfloat16_widen(half) : 0.0f;
-}
-
 /** to[i] = from[i], as float. */
 static inline void tam_widen(tamis_dtype type, const void *from, size_t count, float *to) {
     const uint16_t *half = (const uint16_t *)from;

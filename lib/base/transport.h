@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The transport contract: how ranks exchange bytes. Seven entries and capability bits; a transport
+ * The transport contract: how ranks exchange bytes. Entries and capability bits; a transport
  * that can work on device memory in stream order has a second table of four, and one that sums in
  * stages has a table of two for values in another form.
  *

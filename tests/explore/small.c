@@ -4,4 +4,4 @@
  * and that what ranks agree on travels as streams of its own.
  */
 #define TAM_STAGED_CHUNK 256
-#include "collectives/coll/staged.c"
+#include "collectives/coll/staged_open.c"

@@ -4,4 +4,4 @@
  * travel as streams of their own.
  */
 #define TAM_STAGED_CHUNK 512
-#include "collectives/coll/staged.c"
+#include "collectives/coll/staged_open.c"

@@ -4,7 +4,7 @@
  * vectors need many.
  */
 #define TAM_STAGED_CHUNK 128 /* 64 bytes of each of two places, if ranks have them */
-#include "collectives/coll/staged.c"
+#include "collectives/coll/staged_open.c"
 #include "collectives/transport/mpi.c"
 #include "collectives/transport/mpi_open.c"
 

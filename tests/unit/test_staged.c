@@ -2,9 +2,9 @@
  *
  * Deadlines of the steps of a collective: who waits for a dead rank itself gives up first, so that
  * the others hear from it in time which rank that is. The function is not public, so this is
- * staged.c once more.
+ * drive.c once more.
  */
-#include "collectives/coll/staged.c"
+#include "collectives/coll/drive.c"
 
 #include <setjmp.h>
 #include <stdarg.h>
