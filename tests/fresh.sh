@@ -7,6 +7,10 @@
 # "N passed, N failed[, N skipped]".
 #
 #     bash tests/fresh.sh [demo] [quick]
+#     bash tests/fresh.sh --passed      whether both have passed with what such a machine needs as it is now
+#
+# What it needs is the list `needed` below; its hash stands in tests/fresh.passed, which a run of both
+# commands writes when they pass, to be committed.
 #
 # Python's package index is out of reach in there: without CUDA, and so without the gigabytes of its
 # compiler. What is tested is the working tree.
@@ -26,6 +30,17 @@ exec </dev/null
 
 folder=${FRESH:-$top/build/fresh}
 mkdir -p "$folder" || exit 1
+
+needed=(README.md CMakeLists.txt CMakePresets.json cmake bench/demo.sh bench/build.sh bench/CMakeLists.txt
+    tests/run.sh tests/fresh.sh tests/support/packages.sh tests/support/root.sh tests/CMakeLists.txt
+    python/CMakeLists.txt collectives/CMakeLists.txt kernels/CMakeLists.txt lib/CMakeLists.txt)
+hash_needed() {
+    git ls-files -z -- "${needed[@]}" | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1
+}
+if [ "${1:-}" = --passed ]; then
+    [ "$(hash_needed)" = "$(cat tests/fresh.passed 2>/dev/null)" ]
+    exit
+fi
 
 commands=("$@")
 [ $# -gt 0 ] || commands=(demo quick)
@@ -84,7 +99,8 @@ fi
 for name in "${commands[@]}"; do
     case $name in
         demo) fresh demo build/demo/demo.jsonl env EPOCHS=1 SEEDS=1 bash bench/demo.sh ;;
-        quick) fresh quick "" bash tests/run.sh --quick ;;
+        quick) fresh quick "" bash tests/run.sh ;;
     esac
 done
+[ $# -gt 0 ] || [ $failed -gt 0 ] || hash_needed >tests/fresh.passed
 finish

@@ -202,7 +202,7 @@ if [ -z "$gpu" ]; then
     finish 77
 fi
 torch_libraries=${torch_libraries:-${LD_LIBRARY_PATH:-}} # a bundle says another
-test_device=$(find "$build/tests/gpu" -name test_device -type f 2>/dev/null)
+test_device=$(find "$build/tests/gpu" -name test_gpu -type f 2>/dev/null)
 test_step=$(program gpu_test_step) nccl_ranks=$(program gpu_nccl_ranks) pass=$(program gpu_pass)
 syncs=$(find "$build" -name 'libtamis_syncs.so' | head -n 1)
 

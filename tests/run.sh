@@ -1,32 +1,29 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# Builds the library three ways and runs the tests in each, but for the long ones, labelled `slow`:
-# release; dev, with the sanitizers of addresses and undefined behaviour; tsan, with that of threads.
-# The last line is "N passed, N failed[, N skipped]".
+# Builds the library and runs its tests. The last line is "N passed, N failed[, N skipped]".
 #
-#     bash tests/run.sh [--quick | --slow] [--no-install]
+#     bash tests/run.sh [--all] [--slow] [--no-install]
 #
-#     --quick        release only, without code for a GPU
-#     --slow         the long tests, in release and dev: a part of tests/full.sh
+#                    release, without code for a GPU: all tests but the long ones
+#     --all          the builds dev, with the sanitizers of addresses and undefined behaviour, and tsan, with
+#                    that of threads, too; with code for a GPU
+#     --slow         the long tests in place of the others
 #     --no-install   do not install missing Debian packages, name them and stop; nor nvcc
 #
-# The Python package is built and tested in release only, with Debian's Python and torch; its wheel in
-# every CPython of the machine.
+# Which tests a build runs is said in their heads (tests/CMakeLists.txt). The Python package is built and
+# tested in release only, with Debian's Python and torch; its wheel in every CPython of the machine.
 #
 # CUDA is tested without a GPU (tests/cuda), with the headers of a toolkit; compiling it for one needs
 # nvcc, too. Both are put into build/nvcc where the machine has none and the Python package index can
 # be reached.
 #
-# Of many alike cases few are tried, each day others, and so are whole tests that take long and have
-# many like them: TEST_DRAW, a number that is printed, chooses them again; TEST_WHOLE=1 tries all tests.
-# A test by itself tries all its cases.
+# Of many similar cases few are tried, and of the long tests of torch every second one: TEST_DRAW, a number
+# that is printed, chooses them. It follows from the commit, so what has passed passes again.
+# TEST_WHOLE=1 runs all tests. A test by itself tries all its cases.
 #
 # TAMIS_WERROR=ON makes compiler warnings errors in release too. ccache is used where there is one.
 set -u
-
-# Of many alike cases each day tries others (tests/support/ranks.h).
-export TEST_FEW=1 TEST_DRAW=${TEST_DRAW-$(date +%-j)}
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$top" || exit 1
@@ -34,25 +31,35 @@ exec </dev/null
 . tests/support/packages.sh
 . tests/support/counts.sh
 
-builds="release dev tsan"
-select=(--label-exclude '^(slow|long)$')
-gpu=AUTO
+# The same for the same commit.
+draw_of_commit() {
+    local number
+    read -r number _ < <(git rev-parse HEAD 2>/dev/null | cksum)
+    echo $((number % 1000))
+}
+
+builds=release
+select=(--label-exclude '^(slow|long|elsewhere)$')
+gpu=OFF
 install=() slow_packages=''
 for argument in "$@"; do
     case $argument in
-        --quick)
-            builds=release
-            gpu=OFF
+        --all)
+            builds="release dev tsan"
+            gpu=AUTO
             ;;
         --slow)
-            builds="release dev" # ThreadSanitizer has no use for them, see tests/CMakeLists.txt
             select=(--label-regex '^slow$')
+            gpu=AUTO
             slow_packages="munge slurm-wlm"
             ;;
         --no-install) install=(--no-install) ;;
-        *) echo "usage: bash tests/run.sh [--quick | --slow] [--no-install]" >&2; exit 2 ;;
+        *) echo "usage: bash tests/run.sh [--all] [--slow] [--no-install]" >&2; exit 2 ;;
     esac
 done
+
+# Similar cases are drawn by it (tests/support/ranks.h).
+export TEST_FEW=1 TEST_DRAW=${TEST_DRAW-$(draw_of_commit)}
 
 need_packages "${install[@]}" cmake ninja-build gcc g++ libc6-dev pkg-config libopenmpi-dev \
     openmpi-bin libopenblas-dev libcmocka-dev libjansson-dev zlib1g-dev libxxhash-dev \
@@ -89,19 +96,11 @@ parts() { # build
     printf -- '-DTAMIS_%s=ON ' $demanded
 }
 
-# Tests that this run leaves out: of those whose names match, one in SHARE runs today. The others go
-# through the same threads, kernels and hooks.
-for_another_day() { # build -> names
-    local pattern share=2
-    case $builds:$1 in
-        *:tsan) pattern='^(multi|cuda)[.]' ;;
-        'release dev:dev') pattern='^cuda[.]' share=4 ;;
-        'release dev:release') pattern='^python[.]torch_' ;;
-        *) return ;;
-    esac
+# Of the long tests of torch, which go through the same hooks, every second one is left out.
+left_out() { # build -> names
     [ -z "${TEST_WHOLE:-}" ] || return
-    ctest --preset "$1" -N "${select[@]}" -R "$pattern" | sed -n 's/^ *Test *#[0-9]*: //p' | sort |
-        awk -v share=$share -v draw="$TEST_DRAW" '(NR + draw) % share != 0' | paste -s -d ' '
+    ctest --preset "$1" -N "${select[@]}" -R '^python[.]torch_' | sed -n 's/^ *Test *#[0-9]*: //p' | sort |
+        awk -v draw="$TEST_DRAW" '(NR + draw) % 2' | paste -s -d ' '
 }
 
 # ThreadSanitizer of gcc 12 cannot start where the kernel spreads addresses more widely than it
@@ -122,8 +121,9 @@ for build in $builds; do
     fi
     grep -E '^-- (MPI|OPENMP|CUDA|NCCL|PYTHON|BENCH|TESTS):' "$log"
     junit=$TMPDIR/$build.xml
-    left=$(for_another_day "$build")
-    [ -z "$left" ] || echo "for another day: $left"
+    left=
+    [[ ${select[*]} != *slow\$ ]] || left=$(left_out "$build")
+    [ -z "$left" ] || echo "left out: $left"
     $steady ctest --preset "$build" -j "$((4 * $(nproc)))" --no-tests=error --output-junit "$junit" \
         "${select[@]}" --exclude-regex "^(${left// /|})\$"
     count_tests "$junit" $?

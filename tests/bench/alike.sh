@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: slow release
+#
 # alike.sh TRAIN PERF MPIRUN PYTHON [DRIFT]: ranks that were given other options or other data are told so before
 # the first step, by the name of what differs, and replicas that differ end a run: no status is 0.
 set -euo pipefail

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: release
+#
 # bytes.sh PERF PYTHON: what a rank sends in a step is what the formulas of docs/exchange.md say, to 5 %,
 # from the first step on and later.
 set -euo pipefail

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: release
+#
 # choice.sh CHOICE: over a given link a small bucket is dense and a large one union, in the table and in
 # the records; a case ends when its time is over; what is no link is refused.
 set -euo pipefail

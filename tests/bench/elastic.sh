@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: slow long release
+#
 # elastic.sh TRAIN PYTHON [MPIRUN ulfm|plain [DIE_AT]]: ranks die, and the others go on: as many as are left,
 # with equal parameters, on samples that are nobody else's, and the same bits in every run and over
 # every transport. What they save can be gone on from, with as many ranks or more.

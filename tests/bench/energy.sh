@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: slow release
+#
 # energy.sh TRAIN MPIRUN PYTHON REPLAY: training on two ranks of a host whose one counter, a folder in the
 # form of powercap, gains 100 W: joules are counted once, add up, and go on in a run that goes on.
 set -euo pipefail

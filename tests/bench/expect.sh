@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
+# test: release
+#
 # What the tests of programs share. To be sourced; $dir is a folder of the test's own.
 
 fail() {

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: release
+#
 # flight.sh INFO: what tamis_info --flight says of files that ranks left: who is behind, missing, waited
 # for, or in another collective; of damaged files and of those that do not belong together.
 set -euo pipefail

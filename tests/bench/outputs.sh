@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: release
+#
 # outputs.sh TRAIN PYTHON PROGRAM...: a file that cannot be written is an error with a sentence, before
 # the first step where that can be known, and no status 0 ever. A full disk is /dev/full.
 set -euo pipefail

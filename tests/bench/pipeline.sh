@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: slow release
+#
 # pipeline.sh TRAIN MPIRUN: training as a pipeline of two stages with two ranks each against plain
 # training with two ranks, which sees the same samples.
 set -euo pipefail

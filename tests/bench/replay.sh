@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: release
+#
 # replay.sh REPLAY: decisions that a log holds are repeated bit for bit, and one that is changed by
 # one digit is found; windows of a meter are read as the schema says.
 set -euo pipefail

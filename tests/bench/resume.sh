@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: slow long release
+#
 # resume.sh TRAIN PYTHON: a run that is saved and goes on ends with the bits of one without a stop;
 # with another number of ranks the mean of what waits is that of before, and the loss goes on where it
 # was; files of something else, and such as are damaged, are refused.

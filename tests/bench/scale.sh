@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: long release
+#
 # scale.sh SCALE PYTHON [MPIRUN]: what tamis_scale says of 4 to 4096 ranks: messages and times on
 # InfiniBand, dense beside them as another program has it, the formula against the simulated wire;
 # loss and jitter cost time, repeatably; what is no network is refused; over MPI as many bytes are sent as it

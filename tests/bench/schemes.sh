@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: release
+#
 # schemes.sh SCHEMES TRAIN PYTHON REPORT: every preset of the library runs on recorded and on
 # synthetic gradients and has its row in the report; a record with a wrong count, a wrong entry,
 # replicas that differ, or none at all makes the report end with status 1; a damaged recording is

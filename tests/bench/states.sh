@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: release
+#
 # states.sh TRAIN PYTHON: sets of states that a run writes while it goes on. Saving changes no bit of
 # a run; one that goes on from a set ends with the bits of one without a stop; sets that are not
 # complete or damaged are skipped; of other data they are refused; what cannot be written is said, and

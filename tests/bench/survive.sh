@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: slow release
+#
 # survive.sh TRAIN PYTHON MPIRUN INFO: of four processes one is killed, hangs, or gets a signal. The run ends
 # by itself, names the set to go on from, and goes on from there with the bits of a run without a stop.
 set -euo pipefail

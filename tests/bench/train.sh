@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
+# test: release
+#
 # train.sh TRAIN PYTHON: every workload trains on two ranks with replicas that stay identical; a text
 # is learned; micro-batches and layers handed over one by one change nothing but rounding; what cannot
 # be is refused.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
+# test: release
+#
 # What tests of tamis_train share: data, options, and what a record says. To be sourced after
 # expect.sh; $train, $python and $dir are the test's own.
 export OPENBLAS_NUM_THREADS=1

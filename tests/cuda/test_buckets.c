@@ -3,6 +3,8 @@
  * Host path on a fake runtime (with the kernels on the CPU below it): steps of several buckets that
  * the device runs by itself. Every bit is that of the CPU with the same buckets, in whatever order
  * segments become ready. What goes wrong is test_buckets_faults.c's.
+ *
+ * test: slow
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/pair.h"

@@ -3,6 +3,8 @@
  * Host path on a fake runtime (with the kernels on the CPU below it): steps of several buckets in
  * which something goes wrong in one of them, or between two. Nothing is applied in any, nothing is
  * lost.
+ *
+ * test: waits release
  */
 #include "collectives/reducer/inflight.h"
 #include "tests/cuda/fake.h"

@@ -3,6 +3,8 @@
  * Kernels on the CPU: many short chunks on one multiprocessor, so that a block takes more of them
  * than it has threads, and every loop over chunks, tiles and batches of candidates goes round more
  * than once. The bits of the CPU.
+ *
+ * test: release
  */
 #include "kernels/cuda/view.h"
 #include "tests/cuda/fake.h"

@@ -3,6 +3,8 @@
  * Kernels on the CPU and host path on a fake runtime: scheme dense on the device, in many small
  * pieces and below the reducer. Collectives are copies between ranks that are threads, in stream
  * order, so that one of them can be left out or held up.
+ *
+ * test: release
  */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/step.h"

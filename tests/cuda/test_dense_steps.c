@@ -3,6 +3,8 @@
  * Kernels on the CPU and host path on a fake runtime: reducers of scheme dense on a device, over
  * NCCL. Of a step they keep its number alone, through graphs of the caller and states; and ranks
  * that sum different things are found.
+ *
+ * test: tsan
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/rank.h"

@@ -4,6 +4,8 @@
  * steps that the device runs by itself. Every bit is that of the CPU with the same calls, messages
  * follow the density, and a graph is kept where no size changes. Ranks that do not agree are
  * test_density_faults.c's.
+ *
+ * test: release
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/pair.h"

@@ -3,6 +3,8 @@
  * Host path on a fake runtime (with the kernels on the CPU below it): densities that not all ranks
  * change alike, and changes that fail or meet a graph of the caller. Whatever goes wrong is an
  * error of all ranks that says so, and the residual can be saved.
+ *
+ * test: release
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/pair.h"

@@ -2,6 +2,8 @@
  *
  * Kernels on the CPU: the CUDA row of the device contract, in the emulation and on the fake
  * runtime, passes the tests of the contract and gives the bits of the CPU's row.
+ *
+ * test: release
  */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/row.h"

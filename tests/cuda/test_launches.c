@@ -8,6 +8,8 @@
  *     collect           ...                    1      1
  *     -- all-gather --  ...                    1      1       a collective
  *     all               ...                   14     15       must be the sum of the others
+ *
+ * test: release
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/rank.h"

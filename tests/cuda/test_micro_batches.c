@@ -3,6 +3,8 @@
  * Host path on a fake runtime (with the kernels on the CPU below it): micro-batches that are added
  * to the residual in the order of a stream, before steps that the device runs by itself. The bits
  * are those of the CPU; what is not finite counts in the next step; the host waits for nothing.
+ *
+ * test: release
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/pair.h"

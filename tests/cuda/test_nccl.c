@@ -2,6 +2,8 @@
  *
  * Host path on a fake runtime: the transport over NCCL, without kernels of ours. The same bytes and
  * sums as the local transport, streams with delays and captures; no operation allocates or blocks.
+ *
+ * test: tsan
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/over_nccl.h"

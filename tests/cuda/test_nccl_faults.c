@@ -2,6 +2,8 @@
  *
  * Host path on a fake runtime: the transport over NCCL in trouble. Ranks that fail, stay silent or
  * disagree, aborts that hang, communicators that cannot be made; nothing leaks.
+ *
+ * test: waits release
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/over_nccl.h"

@@ -12,6 +12,8 @@
  * A rank that dies within a step may have applied it alone, when the others did not get what it
  * still had to send: they never hear of that step, so what it gave to it counts as held. Or they
  * all apply it but this rank, which then still holds what they have.
+ *
+ * test: release
  */
 #include "collectives/reducer/reducer.h"
 #include "tests/cuda/fake.h"

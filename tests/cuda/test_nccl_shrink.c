@@ -3,6 +3,8 @@
  * Host path on a fake runtime: communicators over NCCL of the ranks that are left. Who is among
  * them, what is refused and whether that harms, ranks that never come, calls of NCCL that fail or
  * hang. The ranks are threads; one that is dead makes no more calls until the others have ended.
+ *
+ * test: waits tsan release
  */
 #include "lib/base/base.h"
 #include "tests/cuda/fake.h"

@@ -3,6 +3,8 @@
  * Host path on a fake runtime (with the kernels on the CPU below it): segments that have rows, on a
  * device, over the local communicator and over NCCL. The host drives such steps; gradients, results
  * and residuals are those of the CPU, bit for bit.
+ *
+ * test: release
  */
 #include "lib/base/half.h"
 #include "tests/cuda/rank.h"

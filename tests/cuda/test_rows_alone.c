@@ -4,6 +4,8 @@
  * that the device runs by itself, because config.rows_capacity bounds their lists. Every bit is
  * that of the CPU. What the host drives is test_rows.c's; shapes and damage are
  * test_rows_exchange.c's.
+ *
+ * test: release
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/pair.h"

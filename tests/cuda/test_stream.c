@@ -3,6 +3,8 @@
  * Host path on a fake runtime (with the kernels on the CPU below it): steps that the device runs by
  * itself. The host may run ahead, allocates nothing, waits for nothing; steps can be captured by
  * the caller; a state moves between devices; all ranks decide alike on NaN.
+ *
+ * test: tsan
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/seat.h"

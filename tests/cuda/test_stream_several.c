@@ -2,6 +2,8 @@
  *
  * Host path on a fake runtime (with the kernels on the CPU below it): several reducers of one
  * communicator. Those that devices drive run one after another, and not beside those of the host.
+ *
+ * test: tsan
  */
 #include "tests/cuda/seat.h"
 #include "tests/support/data.h"

@@ -3,6 +3,8 @@
  * Kernels on the CPU and host path on a fake runtime: scheme dense with sum_order transport. The
  * fake NCCL adds from the last rank to the first, so the bits are those of this order and not those
  * of the tree. Pieces, lost collectives, NaN: test_dense.c.
+ *
+ * test: release
  */
 #include "lib/base/half.h"
 #include "tests/cuda/fake.h"

@@ -2,6 +2,8 @@
  *
  * Kernels on the CPU and host path on a fake runtime: whole steps on gradients of 16 bits give the
  * bits that the CPU gives.
+ *
+ * test: release
  */
 #include "tests/cuda/place.h"
 #include "tests/support/schemes.h"

@@ -2,6 +2,8 @@
  *
  * Kernels on the CPU and host path on a fake runtime: update mode and residuals that decay give the
  * bits of the CPU, whether the host drives the steps or the device runs them by itself.
+ *
+ * test: slow release
  */
 #include "tests/cuda/place.h"
 

@@ -3,6 +3,8 @@
  * Kernels on the CPU and host path on a fake runtime: whole steps of every scheme with
  * TAMIS_DEVICE_CUDA, driven by the host over the local transport and by the device over NCCL, give
  * the bits that the CPU gives, and keep what is always true.
+ *
+ * test: slow release
  */
 #include "tests/cuda/place.h"
 #include "tests/support/ranks.h"

@@ -2,6 +2,8 @@
  *
  * Kernels on the CPU and host path on a fake runtime: whatever travels, steps give the bits that
  * the CPU gives, driven by the host or by the device.
+ *
+ * test: slow
  */
 #include "tests/cuda/place.h"
 #include "tests/support/schemes.h"

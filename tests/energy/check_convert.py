@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """What tamis-energy-convert makes of energy logs.
 
-    check_convert.py CONVERT PROGRAM     PROGRAM FOLDER writes the logs that are converted
+    check_convert.py CONVERT PROGRAM...     PROGRAM FOLDER writes the logs that are converted
 
 Prometheus: the text format 0.0.4 and the rules of `promtool check metrics`; that the checks can fail
 is seen by spoiling a page. CSV: columns and numbers. What is unknown is never 0.
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-CONVERT, PROGRAM = sys.argv[1:]
+CONVERT, *PROGRAM = sys.argv[1:]
 failures = []
 
 
@@ -197,7 +197,7 @@ def check_files(folder):
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        subprocess.run([PROGRAM, name], check=True)
+        subprocess.run([*PROGRAM, name], check=True)
         check_pages(folder)
         check_unknown_page(folder)
         check_spoilt_pages(folder)

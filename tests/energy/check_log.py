@@ -3,7 +3,7 @@
 """What the energy log writes, against what docs/energy.md says of it; decisions of a governor, against
 docs/governor.md beside it.
 
-    check_log.py DOCS PROGRAM     PROGRAM FOLDER writes the files that are looked at
+    check_log.py DOCS PROGRAM...     PROGRAM FOLDER writes the files that are looked at
 
 Each record has exactly the fields of the tables in DOCS, with their types. That the checks can fail
 is seen by spoiling each row of the table.
@@ -123,12 +123,12 @@ def check_json(rows, lines):
 
 
 def main():
-    docs, program = pathlib.Path(sys.argv[1]), sys.argv[2]
+    docs, program = pathlib.Path(sys.argv[1]), sys.argv[2:]
     rows = read_schema(docs) + read_schema(docs.with_name("governor.md"))
     demand(len(rows) > 50, f"{docs} has {len(rows)} rows of the schema")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        subprocess.run([program, name], check=True)
+        subprocess.run([*program, name], check=True)
         lines = [line for name in ("known", "unknown", "decisions")
                  for line in read_lines(folder / f"{name}.jsonl")]
         check_json(rows, lines)

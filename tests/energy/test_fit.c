@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Joules of phases against a run of which the truth is known.
+ *
+ * test: slow long
  */
 #include "lib/energy/attribute/fit.h"
 #include "tests/support/generator.h"

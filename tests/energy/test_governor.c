@@ -2,6 +2,8 @@
  *
  * What the governor promises whatever the windows are: bounds, the same bits. Every policy goes
  * through the same body.
+ *
+ * test: slow long
  */
 #include "tests/energy/governor_case.h"
 #include "tests/support/data.h"

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The governor in closed loop with the plant of bench/replay: 64 ranks, windows of 5 s.
+ *
+ * test: slow long
  */
 #include "bench/replay/job.h"
 #include "tests/support/data.h"

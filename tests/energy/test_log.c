@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The files of the energy log: whole lines whatever happens.
+ *
+ * test: tsan
  */
 #include "lib/energy/log/log.h"
 #include "tests/support/records.h"

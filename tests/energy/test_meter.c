@@ -2,6 +2,8 @@
  *
  * A whole meter over a counter whose truth is known: a callback that integrates the watts of the
  * phase under way.
+ *
+ * test: waits tsan
  */
 #include <math.h>
 #include <pthread.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * What a meter without counters writes and tells: steps, and what is unknown.
+ *
+ * test: tsan
  */
 #include <math.h>
 #include <setjmp.h>

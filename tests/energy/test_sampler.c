@@ -2,6 +2,8 @@
  *
  * The thread of a source: what it costs, that no joule is lost between it and who takes the gains,
  * and that nobody waits for a driver that hangs.
+ *
+ * test: waits tsan
  */
 #include "lib/energy/source/sampler.h"
 #include "tests/energy/pretended/pretended.h"

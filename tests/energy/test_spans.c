@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Exposure of phases, against counting milliseconds.
+ *
+ * test: tsan
  */
 #include "lib/energy/attribute/attribute.h"
 #include "tests/support/data.h"

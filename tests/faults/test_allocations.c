@@ -3,6 +3,8 @@
  * Memory that is short once reducers exist: no step notices, not even one that fails; states are
  * saved, loaded and aligned or say NOMEM and change nothing, each allocation in turn, also after
  * the communicator was lost.
+ *
+ * test: tsan
  */
 #include "lib/base/base.h"
 #include "tests/faults/attempt.h"

@@ -2,6 +2,8 @@
  *
  * The caller's own messages (tamis_callbacks) go wrong: every kind of fault in calls of post and
  * test, all with all and in stages. test_messages [CASES | all]
+ *
+ * test: slow waits
  */
 #include "tests/faults/outcome.h"
 #include "tests/support/data.h"

@@ -6,6 +6,8 @@
  * Shared memory has no checks of its own. What is selected is checked in its slot; its sums only
  * when the ranks compare their results, in the next step: until then a result may be wrong. What is
  * summed whole is not checked there at all, so it is not damaged.
+ *
+ * test: slow waits
  */
 #include "collectives/transport/faulty.h"
 #include "tests/faults/outcome.h"

@@ -9,7 +9,9 @@
  *
  * to the last unit; replicas are equal; memory, descriptors and threads are what they were.
  *
- *     TEST_SOAK=1000000 build/release/tests/faults/faults/test_soak
+ *     TEST_SOAK=1000000 build/release/tests/faults/test_faults_soak soak
+ *
+ * test: slow
  */
 #include "lib/base/base.h"
 #include "tests/support/data.h"

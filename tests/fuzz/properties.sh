@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
 program=build/release/tests/fuzz/properties
 if [ ! -x $program ]; then
-    echo "skipped: $program is not built (bash tests/run.sh --quick builds it)"
+    echo "skipped: $program is not built (bash tests/run.sh builds it)"
     skipped=1
 elif "$program" --seed random --seconds "$1"; then
     passed=1

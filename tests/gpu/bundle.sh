@@ -41,7 +41,7 @@ if [ -n "$sweep" ]; then
 fi
 [ ${#files[@]} -gt 0 ] || { echo "There are no programs in $build." >&2; exit 1; }
 cp "${files[@]}" "$to/programs/"
-device=$(find "$build/tests/gpu" -name test_device -type f 2>/dev/null | head -n 1)
+device=$(find "$build/tests/gpu" -name test_gpu -type f 2>/dev/null | head -n 1)
 [ -z "$device" ] || { cp "$device" "$to/tests/gpu/" && files+=("$device"); }
 
 # Those of the C library belong to the machine.

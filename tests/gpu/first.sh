@@ -4,7 +4,7 @@
 # Sourced by tests/gpu.sh: is it right on a real runtime, with real graphs, real NCCL and PyTorch?
 # How fast is the pass?
 run device "$cub" 30 "$cub" device
-run parity_kernels "$test_device" 60 "$test_device"
+run parity_kernels "$test_device" 60 "$test_device" device
 run parity_brief "$test_step" 60 "$test_step" 1 small brief
 run nccl_2 "$nccl_ranks" 75 "${nccl_one_gpu[@]}" "$nccl_ranks" 2 small
 run nccl_2_direct "$nccl_ranks" 60 "${nccl_one_gpu[@]}" TAMIS_GRAPHS=off "$nccl_ranks" 2 small

@@ -2,6 +2,8 @@
  *
  * Over MPI: a rank that does not come to the creation of a communicator, or comes with a wrong
  * argument, does not make the others wait for ever.
+ *
+ * test: waits
  */
 #include "tests/support/mpi_ranks.h"
 
@@ -22,4 +24,5 @@ int main(int argc, char **argv) {
     }
     MPI_CHECK(!comm, "a communicator was handed out");
     mpi_leave();
+    return 0;
 }

@@ -103,4 +103,5 @@ int main(int argc, char **argv) {
     check_order(2);
     check_abort();
     mpi_leave();
+    return 0;
 }

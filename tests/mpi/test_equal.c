@@ -64,4 +64,5 @@ int main(int argc, char **argv) {
     check_other_call(comm);
     check_step(comm);
     mpi_leave();
+    return 0;
 }

@@ -2,6 +2,8 @@
  *
  * Over MPI: one rank sleeps longer than the deadline. The others come back in time with
  * TAMIS_E_TIMEOUT, nothing is lost, the state can be saved, and later calls say the same.
+ *
+ * test: waits
  */
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"
@@ -94,4 +96,5 @@ int main(int argc, char **argv) {
     MPI_CHECK(now_ms() - start_ms < test_long_ms() + test_grace_ms(), "destroy took %llu ms",
               (unsigned long long)(now_ms() - start_ms));
     mpi_leave();
+    return 0;
 }

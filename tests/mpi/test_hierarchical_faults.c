@@ -4,6 +4,8 @@
  * in time, whether they wait for it in its node, in its column, or for one that does; what was
  * given lies in the gradient still or in the residual of the slice; states can be saved, and all
  * can go.
+ *
+ * test: waits
  */
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"
@@ -72,4 +74,5 @@ int main(int argc, char **argv) {
     MPI_CHECK(now_ms() - start_ms < test_long_ms() + test_grace_ms(), "destroy took %llu ms",
               (unsigned long long)(now_ms() - start_ms));
     mpi_leave();
+    return 0;
 }

@@ -2,6 +2,8 @@
  *
  * Buckets over MPI, whose exchanges run while the caller marks others ready: the same bits as all
  * at once, whoever makes the accumulate pass; and a segment that one rank forgets.
+ *
+ * test: waits
  */
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"
@@ -109,4 +111,5 @@ int main(int argc, char **argv) {
     tamis_comm_destroy(comm);
     check_forgotten();
     mpi_leave();
+    return 0;
 }

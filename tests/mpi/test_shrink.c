@@ -160,4 +160,5 @@ int main(int argc, char **argv) {
             mpi_failures ? "FAILED" : "passed");
     fflush(NULL);
     _exit(mpi_failures != 0); /* MPI_Finalize of Open MPI 5.0.11 may hang after a second death */
+    return 0;
 }

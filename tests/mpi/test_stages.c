@@ -107,4 +107,5 @@ int main(int argc, char **argv) {
     tamis_comm_destroy(comm);
     check_silence(mpi_nranks - 1);
     mpi_leave();
+    return 0;
 }

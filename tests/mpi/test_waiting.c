@@ -2,6 +2,8 @@
  *
  * Waiting for a rank that is late takes little of the processor, before and after it is expected to
  * be late, and costs little when it is in time after all. How a rank waits changes no bits.
+ *
+ * test: waits
  */
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"

@@ -2,6 +2,8 @@
  *
  * What happens between the steps of several buckets: micro-batches are added to the residual, the
  * density changes, states are saved and resumed.
+ *
+ * test: tsan
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"

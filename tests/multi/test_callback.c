@@ -2,6 +2,8 @@
  *
  * The caller's own all-gather: the same bits as the local transport; its errors are passed on; its
  * data are not trusted: every byte is corrupted in turn, and no wrong result may pass silently.
+ *
+ * test: slow tsan
  */
 #include "tests/support/data.h"
 #include "tests/support/gather.h"

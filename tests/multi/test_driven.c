@@ -2,6 +2,8 @@
  *
  * Steps driven by the communicator's own thread, without MPI, so that sanitizers see them: ranks
  * are threads here, and each has a library thread beside it.
+ *
+ * test: waits tsan
  */
 #include "collectives/reducer/reducer.h"
 #include "tests/support/data.h"

@@ -2,6 +2,8 @@
  *
  * Energy reports over communicators: all ranks hold the same, true sums, even if they see different
  * counters, die, come back, miss a report or lack memory.
+ *
+ * test: waits tsan
  */
 #include "collectives/energy/report.h"
 #include "collectives/transport/faulty.h"

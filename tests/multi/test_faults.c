@@ -2,6 +2,8 @@
  *
  * Ranks that stay away, abort or fail: every rank returns by the deadline with a status, the
  * communicator stays lost, and what was accumulated is still there and can be saved.
+ *
+ * test: waits tsan
  */
 #include "collectives/transport/faulty.h"
 #include "tests/support/data.h"

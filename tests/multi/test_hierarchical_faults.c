@@ -3,6 +3,8 @@
  * Nodes of several ranks, one of which stays away, fails or damages what it sends or receives, in
  * every operation of a step: every rank returns by the deadline, no result is silently wrong, and
  * what was to be summed is still in the gradients or in the residuals.
+ *
+ * test: waits
  */
 #include "collectives/transport/faulty.h"
 #include "tests/support/data.h"

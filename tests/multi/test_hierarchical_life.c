@@ -2,6 +2,8 @@
  *
  * Nodes of several ranks: what is refused, what is not finite, states, densities, bytes, and the
  * caller's own all-gather.
+ *
+ * test: tsan
  */
 #include "tests/support/data.h"
 #include "tests/support/gather.h"

@@ -2,6 +2,8 @@
  *
  * Local steps: the rule against a plain simulation of all ranks; conservation; NaN; H by measured
  * times; presets.
+ *
+ * test: tsan
  */
 #include "tests/multi/local_case.h"
 

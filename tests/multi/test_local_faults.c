@@ -2,6 +2,8 @@
  *
  * Local steps over a communicator that fails at each of its operations: nothing is lost, and saved
  * states go on.
+ *
+ * test: tsan
  */
 #include "collectives/transport/faulty.h"
 #include "tests/multi/local_case.h"

@@ -2,6 +2,8 @@
  *
  * Eight ranks on few cores, hundreds of small steps, two reducers on one communicator, and slow
  * ranks: the results stay alike and nothing is lost.
+ *
+ * test: tsan
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"

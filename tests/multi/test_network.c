@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The caller's messages when they do what they must not, or nothing: one rank of two, alone.
+ *
+ * test: tsan
  */
 #include "tests/support/data.h"
 #include "tests/support/mail.h"

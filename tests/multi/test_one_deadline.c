@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Buckets share the deadline of a wait, and a job that was abandoned never commits.
+ *
+ * test: tsan
  */
 #include "collectives/transport/comm.h"
 #include "collectives/transport/faulty.h"

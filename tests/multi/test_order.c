@@ -3,6 +3,8 @@
  * Several reducers on one communicator: exchanges follow the order of the starts, whatever the
  * order of the waits; ranks that mix up reducers get an error; and an exchange that never ends
  * leaves a reducer that can be saved.
+ *
+ * test: waits tsan
  */
 #include "collectives/transport/faulty.h"
 #include "tests/support/ranks.h"

@@ -2,6 +2,8 @@
  *
  * Pipelines: ranks that describe them differently, marks out of order, and a budget that moves to
  * the stages that wait longest, exactly, on all ranks or on none.
+ *
+ * test: waits tsan
  */
 #include "lib/base/base.h"
 #include "tests/support/data.h"

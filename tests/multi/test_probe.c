@@ -2,6 +2,8 @@
  *
  * Measuring a link: it ends in time however slow the link is, a disturbance does not count, and a
  * failure during it is an error on all ranks.
+ *
+ * test: waits
  */
 #include "collectives/transport/faulty.h"
 #include "collectives/transport/probe.h"

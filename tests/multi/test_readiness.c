@@ -2,6 +2,8 @@
  *
  * A step in buckets whose caller is late, leaves, or asks for something else than the others:
  * nothing hangs, nothing is left behind, and no error goes unnoticed.
+ *
+ * test: waits tsan
  */
 #include "collectives/transport/comm.h"
 #include "tests/support/data.h"

@@ -2,6 +2,8 @@
  *
  * Communicators of the ranks that are left: who is among them, who is not, and what each is told.
  * The ranks are threads; one that is dead makes no more calls.
+ *
+ * test: waits tsan
  */
 #include "collectives/transport/comm.h"
 #include "lib/base/base.h"

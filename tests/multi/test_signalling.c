@@ -2,6 +2,8 @@
  *
  * Signalling NaNs, which raise an exception where a quiet one does not, in callers' input: refused
  * like any other NaN, even if exceptions stop the program (TEST_TRAPS).
+ *
+ * test: tsan
  */
 #include "tests/support/ranks.h"
 #include <setjmp.h>

@@ -2,6 +2,8 @@
  *
  * A late rank: the exchange is split into waiting for it and what follows, and ranks that wait take
  * little processor time.
+ *
+ * test: waits tsan
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"

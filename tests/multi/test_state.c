@@ -2,6 +2,8 @@
  *
  * State files: a run that is saved and loaded continues bit for bit; a damaged or foreign file is
  * refused and changes nothing; a failed save leaves the previous file.
+ *
+ * test: waits tsan
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"

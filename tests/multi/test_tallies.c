@@ -3,6 +3,8 @@
  * What is only added up over the ranks (docs/exchange.md#tallies), in each of its three ways: the
  * same numbers on all ranks and over all transports, whether a step is applied, skipped early or
  * skipped by a later bucket; and damage to sums that carry no checksum.
+ *
+ * test: slow
  */
 #include "collectives/transport/faulty.h"
 #include "tests/support/data.h"

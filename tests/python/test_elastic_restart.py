@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """tamis.run_elastic under torchrun: a worker is killed, all start again, and go on from a set."""
 
 import signal

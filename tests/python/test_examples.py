@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """The examples, under each launcher, on a part of the data."""
 
 import json

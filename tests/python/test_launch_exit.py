@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """How a process leaves: MPI is finalised after good work; after an exception nobody waits."""
 
 import time

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """Launchers and torch: env://, torch's transport under mpirun, and process groups."""
 
 import sys

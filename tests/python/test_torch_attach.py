@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """attach(ddp, optimizer=...): the script as it is written makes the right steps, or is refused."""
 
 import datetime

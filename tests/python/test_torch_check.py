@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """Parameters are compared over the ranks, and a state that exchanged nothing says so."""
 
 import gc

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """Means of gradients: what would let replicas drift apart is refused, on all ranks, and what is
 right is not."""
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """tamis.torch and ranks that are lost: SparseState.move, DistributedOptimizer in run_elastic."""
 
 import threading

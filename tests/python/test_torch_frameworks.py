@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """The Trainers of others: those of the time of Debian's torch, which are put into an environment, or
 what the Python has that TAMIS_TEST_FRAMEWORKS names."""
 

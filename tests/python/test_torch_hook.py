@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow alone
 """The DDP hook: nothing is lost, nothing is copied, and errors reach backward()."""
 
 import time

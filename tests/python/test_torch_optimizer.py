@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow alone
 """The optimizer for loops without DistributedDataParallel, over means of gradients."""
 
 import copy

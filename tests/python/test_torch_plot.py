@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """state.plot: what is kept of a run, and the curves that are drawn of it."""
 
 import sys

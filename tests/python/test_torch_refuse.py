@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """What is not allowed is met with a sentence, in time, and never in silence."""
 
 import copy

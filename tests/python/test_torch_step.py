@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """Steps of each rank's own optimizer that are exchanged: the formulas of _local_stepper.py, resume,
 identical bits."""
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """Exchanged steps of one rank: the optimizer's own where nothing is left out, what a lost step
 leaves, loss scaling."""
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """Training: it learns, replicas have the same bits, and a resumed run ends with the same bits."""
 
 import gzip

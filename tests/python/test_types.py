@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+#
+# test: slow
 """mypy --strict finds nothing in the examples, nor in the package where torch's stubs are complete."""
 
 import subprocess

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The CPU device: the tests of the contract, and one on what its search costs.
+ *
+ * test: slow
  */
 #include "kernels/cpu/cpu.h"
 #include "tests/support/device_body.h"

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Every tile kernel gives the bits of a loop that follows tile.h word for word.
+ *
+ * test: slow
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/tile.h"

@@ -42,10 +42,10 @@ def copy_sources(tree, to):
         shutil.copytree(tree / folder, to / folder)
 
 
-def run_program(path, order, limit, **environment):
+def run_program(program, test, order, limit, **environment):
     """-> what it says of the fault, or nothing if it passes"""
     try:
-        done = subprocess.run([path], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        done = subprocess.run([program, test], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               timeout=limit, check=False,
                               env=dict(os.environ, TAMIS_EMULATE_ORDER=order, **environment))
     except subprocess.TimeoutExpired:
@@ -71,7 +71,8 @@ def try_ptx(units, tests, nvcc, folder, programs, good):
                        stdout=out, check=True)
     for test in tests:
         name, order = test.split(":")
-        said = run_program(programs / f"test_{name}", order, run.LIMIT_S, EMULATE_PTX=str(program))
+        said = run_program(programs / "test_cuda", name, order, run.LIMIT_S,
+                           EMULATE_PTX=str(program))
         if said:
             return said
     return None
@@ -98,9 +99,9 @@ def compile_emulated(unit, tree, folder, build):
     return out
 
 
-def link_emulated(name, objects, folder, build):
+def link_emulated(objects, folder, build):
     """The objects come before the library, which then does not give those of the same names."""
-    target, out = f"tests/cuda/test_{name}", folder / f"test_{name}"
+    target, out = "tests/cuda/test_cuda", folder / "test_cuda"
     line = commands(build, target)[-1]
     line = line.replace(f" -o {target} ", f" {' '.join(map(str, objects))} -o {out} ")
     subprocess.run(line, shell=True, cwd=build, check=True)
@@ -109,12 +110,10 @@ def link_emulated(name, objects, folder, build):
 
 def try_emulation(units, tree, folder, build):
     objects = [compile_emulated(unit, tree, folder, build) for unit in units]
-    linked = {}
+    program = link_emulated(objects, folder, build)
     for test in EMULATED:
         name, order = test.split(":")
-        if name not in linked:
-            linked[name] = link_emulated(name, objects, folder, build)
-        said = run_program(linked[name], order, LIMIT_S)
+        said = run_program(program, name, order, LIMIT_S)
         if said:
             return f"{test}: {said}"
     return None

@@ -49,7 +49,7 @@ def run_test(programs, name, program, launches):
     environment = dict(os.environ, EMULATE_PTX=str(program), EMULATE_LAUNCHES=str(launches),
                        TAMIS_EMULATE_ORDER=order)
     try:
-        done = subprocess.run([programs / f"test_{test}"], env=environment, timeout=LIMIT_S,
+        done = subprocess.run([programs / "test_cuda", test], env=environment, timeout=LIMIT_S,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         passed, output = done.returncode == 0, done.stdout
     except subprocess.TimeoutExpired:
