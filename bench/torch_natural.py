@@ -68,10 +68,10 @@ RATES = {"lm": (0.006, 0.012, 0.024), "rnn": (0.005, 0.01, 0.02)}
 # name, what is done to the DDP
 ROWS = [
     ("dense", None),
-    ("attach 8 %, fp4", dict(density=0.08, wire_type="fp4")),
+    ("attach 8 %, fp4", dict(density=0.08, value_codec="fp4")),
     ("attach 3 %", dict(density=0.03)),
-    ("attach quantized, fp2", dict(scheme="quantized", wire_type="fp2")),
-    ("attach 8 %, fp4, gradients", dict(density=0.08, wire_type="fp4", reduce="gradient")),
+    ("attach quantized, fp2", dict(scheme="quantized", value_codec="fp2")),
+    ("attach 8 %, fp4, gradients", dict(density=0.08, value_codec="fp4", reduce="gradient")),
     ("PowerSGD rank 1", 1),
     ("PowerSGD rank 2", 2),
     ("bf16 hook", default_hooks.bf16_compress_hook),

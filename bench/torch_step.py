@@ -52,7 +52,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     o = parser.parse_args()
     torch.set_num_threads(o.threads)
-    how = dict(density=0.08, wire_type="fp4", transport="local", check_every=0, threads=o.threads)
+    how = dict(density=0.08, value_codec="fp4", transport="local", check_every=0, threads=o.threads)
     alone, own, means = (parameters() for _ in range(3))
     plain, mine = adamw(alone), adamw(own)
     state = tamis.torch.SparseState(named(own), optimizer=mine, **how)

@@ -29,9 +29,9 @@ typedef struct settings {
     FILE *report;
 } settings;
 
-typedef struct tally {
+typedef struct totals {
     uint32_t cases, beside_dense, surely_slower, near_best, right_5, right_10;
-} tally;
+} totals;
 
 /* The result of a case, on rank 0. */
 typedef struct verdict {
@@ -54,7 +54,7 @@ static verdict judge(duel *d) {
     return v;
 }
 
-static void count(const verdict *v, tally *sum) {
+static void count(const verdict *v, totals *sum) {
     sum->cases++;
     sum->right_5 += v->regret <= 1.05;
     sum->right_10 += v->regret <= 1.10;
@@ -77,7 +77,7 @@ static void print_case(const duel *d, const verdict *v) {
     char interval[32];
     snprintf(interval, sizeof interval, "%.3f-%.3f", v->to_dense.low, v->to_dense.high);
     printf("%10zu %8g %6s %8s %10.1f %11.1f %11.1f %11.1f %10.3f %13s %9.3f %7.3f %6zu\n", d->n,
-           d->density, v->bucket.exchange, v->bucket.index_format, v->bucket.predicted_us,
+           d->density, v->bucket.exchange, v->bucket.index_codec, v->bucket.predicted_us,
            v->us[DENSE], v->us[TAMIS], v->us[AUTO], v->to_dense.median, interval, v->to_best,
            v->regret, d->rounds);
     fflush(stdout);
@@ -90,7 +90,7 @@ static void record_case(const duel *d, const verdict *v, FILE *report) {
     json_object_set_new(record, "elements", json_integer((json_int_t)d->n));
     json_object_set_new(record, "density", json_real(d->density));
     json_object_set_new(record, "exchange", json_string(v->bucket.exchange));
-    json_object_set_new(record, "index_format", json_string(v->bucket.index_format));
+    json_object_set_new(record, "index_codec", json_string(v->bucket.index_codec));
     json_object_set_new(record, "predicted_us", json_real(v->bucket.predicted_us));
     json_object_set_new(record, "dense_us", json_real(v->us[DENSE]));
     json_object_set_new(record, "tamis_us", json_real(v->us[TAMIS]));
@@ -104,7 +104,7 @@ static void record_case(const duel *d, const verdict *v, FILE *report) {
     bench_report_write(report, record);
 }
 
-static void run_case(bench_group *group, const settings *s, size_t n, double density, tally *sum) {
+static void run_case(bench_group *group, const settings *s, size_t n, double density, totals *sum) {
     duel *d = bench_alloc(1, sizeof *d);
     d->group = group;
     d->n = n;
@@ -125,7 +125,7 @@ static void run_case(bench_group *group, const settings *s, size_t n, double den
 
 static int run(bench_group *group, void *context) {
     const settings *s = context;
-    tally sum = {0};
+    totals sum = {0};
     if (group->rank == 0)
         print_heading(group);
     for (size_t n = 0; n < s->nsizes; n++)

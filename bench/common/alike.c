@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "bench/common/measure.h"
-#include "bench/common/noted.h"
+#include "bench/common/option_values.h"
 
 /* What the ranks compare first. */
 typedef struct digest {
@@ -17,24 +17,25 @@ typedef struct digest {
 } digest;
 
 /* @return the first line that differs from rank 0's; none: past the last */
-static size_t find_difference(const bench_noted_line *all, uint32_t ranks) {
-    const size_t end = ranks * (size_t)BENCH_NOTED_LINES;
-    size_t at = BENCH_NOTED_LINES;
-    while (at < end && memcmp(&all[at], &all[at % BENCH_NOTED_LINES], sizeof *all) == 0)
+static size_t find_difference(const bench_option_value *all, uint32_t ranks) {
+    const size_t end = ranks * (size_t)BENCH_OPTION_VALUES;
+    size_t at = BENCH_OPTION_VALUES;
+    while (at < end && memcmp(&all[at], &all[at % BENCH_OPTION_VALUES], sizeof *all) == 0)
         at++;
     return at;
 }
 
 static void report_option(bench_group *group) {
-    bench_noted_line *all = bench_alloc(group->nranks * (size_t)BENCH_NOTED_LINES, sizeof *all);
-    bench_allgather(group, bench_noted_now()->lines, sizeof bench_noted_now()->lines, all);
+    bench_option_value *all = bench_alloc(group->nranks * (size_t)BENCH_OPTION_VALUES, sizeof *all);
+    bench_allgather(group, bench_option_values_now()->lines,
+                    sizeof bench_option_values_now()->lines, all);
     size_t at = find_difference(all, group->nranks);
     if (group->rank == 0)
         fprintf(stderr,
                 "the ranks were given different options: --%s is %s on rank 0, but %s on rank %zu; "
                 "give all ranks the same ones (only file names may differ)\n",
-                all[at % BENCH_NOTED_LINES].name, all[at % BENCH_NOTED_LINES].value, all[at].value,
-                at / BENCH_NOTED_LINES);
+                all[at % BENCH_OPTION_VALUES].name, all[at % BENCH_OPTION_VALUES].value,
+                all[at].value, at / BENCH_OPTION_VALUES);
     free(all);
 }
 
@@ -50,7 +51,7 @@ static uint32_t find_other_program(const digest *all, uint32_t ranks) {
 bool bench_alike(bench_group *group) {
     digest *all = bench_alloc(group->nranks, sizeof *all);
     bool values = true;
-    const digest own = {bench_noted_now()->names, bench_noted_now()->values};
+    const digest own = {bench_option_values_now()->names, bench_option_values_now()->values};
     bench_allgather(group, &own, sizeof own, all);
     uint32_t stranger = find_other_program(all, group->nranks);
     for (uint32_t r = 1; r < group->nranks; r++)

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "bench/common/launcher.h"
-#include "bench/common/noted.h"
+#include "bench/common/option_values.h"
 
 enum { MAX_OPTIONS = 128, FIRST_LONG = 256 };
 
@@ -219,5 +219,5 @@ void bench_options_parse(const char *program, const char *purpose, const bench_o
     }
     if (optind < argc)
         refuse(options, count, argv[optind]);
-    bench_note(program, options, count);
+    bench_option_values_record(program, options, count);
 }

@@ -2,7 +2,7 @@
  *
  * Command lines of the bench programs: one table of options drives parsing, --help with the
  * defaults, the message about an unknown option or value, and the check that all ranks were given
- * the same (noted.h, alike.h). Wrong usage ends with status 2.
+ * the same (option_values.h, alike.h). Wrong usage ends with status 2.
  */
 #ifndef TAMIS_BENCH_OPTIONS_H
 #define TAMIS_BENCH_OPTIONS_H

@@ -210,8 +210,8 @@ static void print_group(const left *files, size_t count) {
     printf("# communicator %" PRId64 ": %zu files of %" PRId64 " ranks, transport %s, plan %s\n"
            "# collectives: number of the last one that began, and that ended; ago: seconds from "
            "the\n#   rank's last event to the last of all, by the hosts' clocks\n",
-           files[0].group, count, files[0].ranks, flight_text(files[0].head, "transport"),
-           flight_text(files[0].head, "plan"));
+           files[0].group, count, files[0].ranks, flight_text(files[0].header, "transport"),
+           flight_text(files[0].header, "plan"));
     printf("#%5s %12s %10s %8s %9s  %-22s %s\n", "rank", "begun", "ended", "step", "ago", "lost",
            "last event");
     for (size_t r = 0; r < count; r++)
@@ -262,7 +262,7 @@ static void add_rank(json_t *spans, const left *l, double origin_s) {
         open = flight_is(e, "end") ? NULL : open;
     }
     if (open)
-        add_span(spans, l, open, 1e-9 * (double)flight_number(l->head, "unix_ns", 0), origin_s,
+        add_span(spans, l, open, 1e-9 * (double)flight_number(l->header, "unix_ns", 0), origin_s,
                  "did not end");
 }
 

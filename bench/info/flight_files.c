@@ -26,9 +26,9 @@ bool flight_is(const json_t *event, const char *kind) {
 
 /* Unsigned: numbers of damaged files may be anything. */
 double flight_unix_s(const left *l, const json_t *event) {
-    uint64_t clock_ns = (uint64_t)flight_number(l->head, "clock_ns", 0);
+    uint64_t clock_ns = (uint64_t)flight_number(l->header, "clock_ns", 0);
     uint64_t ago_ns = clock_ns - (uint64_t)flight_number(event, "at_ns", 0);
-    return 1e-9 * (double)(int64_t)((uint64_t)flight_number(l->head, "unix_ns", 0) - ago_ns);
+    return 1e-9 * (double)(int64_t)((uint64_t)flight_number(l->header, "unix_ns", 0) - ago_ns);
 }
 
 const json_t *flight_begin(const left *l, int64_t collective) {
@@ -71,12 +71,12 @@ static void digest(left *l) {
     }
 }
 
-/* The first line is the head. Lines that are not what they should be are left out. */
+/* The first line is the header. Lines that are not what they should be are left out. */
 static void read_lines(FILE *file, left *l) {
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
-    for (int at = 1; (length = getline(&line, &room, file)) > 0 && (l->head || at == 1); at++) {
+    for (int at = 1; (length = getline(&line, &room, file)) > 0 && (l->header || at == 1); at++) {
         json_t *record = json_loadb(line, (size_t)length, 0, NULL);
         const char *kind = at == 1 ? "flight" : "event";
         if (!record || strcmp(flight_text(record, "record"), kind) != 0) {
@@ -85,18 +85,18 @@ static void read_lines(FILE *file, left *l) {
             json_decref(record);
             l->damaged = true;
         } else if (at == 1) {
-            l->head = record;
+            l->header = record;
         } else {
             json_array_append_new(l->events, record);
         }
     }
-    if (!l->head && !l->damaged)
+    if (!l->header && !l->damaged)
         fprintf(stderr, "tamis_info: %s is empty, and is ignored\n", l->name);
     free(line);
 }
 
 static void free_file(left *l) {
-    json_decref(l->head);
+    json_decref(l->header);
     json_decref(l->events);
     free(l->begins);
 }
@@ -115,16 +115,16 @@ static bool read_file(const char *folder, const char *name, left *l) {
     read_lines(file, l);
     fclose(file);
     l->begins = calloc(json_array_size(l->events) + 1, sizeof l->begins[0]);
-    if (!l->head || !l->begins)
+    if (!l->header || !l->begins)
         return false;
-    l->group = flight_number(l->head, "communicator", 0);
-    l->rank = flight_number(l->head, "rank", -1);
-    l->ranks = flight_number(l->head, "ranks", 0);
+    l->group = flight_number(l->header, "communicator", 0);
+    l->rank = flight_number(l->header, "rank", -1);
+    l->ranks = flight_number(l->header, "ranks", 0);
     digest(l);
     if (l->rank >= 0 && l->rank < l->ranks)
         return true;
     fprintf(stderr,
-            "tamis_info: %s is ignored: its head says rank %" PRId64 " of %" PRId64 " ranks\n",
+            "tamis_info: %s is ignored: its header says rank %" PRId64 " of %" PRId64 " ranks\n",
             name, l->rank, l->ranks);
     return false;
 }

@@ -14,8 +14,8 @@
 /** What one rank left. */
 typedef struct left {
     char name[300];
-    json_t *head, *events; /* an array */
-    bool damaged;          /* lines are missing or not as they were: it says nothing for sure */
+    json_t *header, *events; /* an array */
+    bool damaged;            /* lines are missing or not as they were: it says nothing for sure */
     int64_t group, rank, ranks;
     int64_t begun;         /* number of the last collective that began; 0: none */
     int64_t ended;         /* and that ended well */
@@ -33,7 +33,7 @@ typedef struct pile {
     size_t count;
 } pile;
 
-/** Of an event, or a head. `none`: it has no such number. */
+/** Of an event, or a header. `none`: it has no such number. */
 int64_t flight_number(const json_t *event, const char *key, int64_t none);
 
 /** "": it has no such text. */

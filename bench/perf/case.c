@@ -27,10 +27,10 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
     config.threads = (uint32_t)c->settings->threads;
     config.device = device;
     config.grad_dtype = c->type;
-    config.index_format = (tamis_index_format)c->settings->index;
+    config.index_codec = (tamis_index_codec)c->settings->index;
     if (strcmp(scheme, "dense") != 0) { /* which has no residual to keep what rounding takes */
-        config.wire_type = (tamis_wire_type)c->settings->values;
-        config.wire_type_sum = (tamis_wire_type)c->settings->sum_values;
+        config.value_codec = (tamis_value_codec)c->settings->values;
+        config.sum_codec = (tamis_value_codec)c->settings->sum_values;
         config.ranks_per_node = (uint32_t)c->settings->nodes_of;
     }
     bool baseline = strcmp(scheme, c->settings->scheme) != 0; /* counts as one phase */

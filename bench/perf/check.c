@@ -73,14 +73,14 @@ static bool agree(const check *k) {
     return bench_same(k->c->group, hash);
 }
 
-static bool rounds(const check *k) {
+static bool quantizes(const check *k) {
     const perf_settings *s = k->c->settings;
-    return s->values > TAMIS_WIRE_FLOAT32 || s->sum_values > TAMIS_WIRE_FLOAT32;
+    return s->values > TAMIS_VALUE_FLOAT32 || s->sum_values > TAMIS_VALUE_FLOAT32;
 }
 
 static bool shares_scales(const check *k) {
     const perf_settings *s = k->c->settings;
-    return s->values > TAMIS_WIRE_BFLOAT16 || s->sum_values > TAMIS_WIRE_BFLOAT16;
+    return s->values > TAMIS_VALUE_BFLOAT16 || s->sum_values > TAMIS_VALUE_BFLOAT16;
 }
 
 /* Sums of scaled values have more digits than the residual of the rank that keeps what rounding
@@ -124,7 +124,7 @@ static double wrong_values(const check *k) {
  * of the sum; with other types a share of the largest value of a block, here of all. */
 static float most_kept(const check *k, size_t i, float value) {
     float sum = fabsf(value) * (float)k->c->group->nranks;
-    if (!rounds(k))
+    if (!quantizes(k))
         return 0.0f;
     return shares_scales(k) ? 2.0f * k->largest : (fabsf(k->acc[i]) + sum) * 0x1p-8f;
 }

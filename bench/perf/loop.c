@@ -35,7 +35,7 @@ typedef struct loop {
     bool baseline, in_place;
 } loop;
 
-/* The same scheme with default formats and without phase events. */
+/* The same scheme with default codecs and without phase events. */
 static tamis_reducer *plain_reducer(const perf_case *c) {
     perf_settings plain = *c->settings;
     perf_case twin = *c;
@@ -58,7 +58,7 @@ static void open_loop(perf_case *c, loop *out) {
     out->reducer = perf_reducer(c, s->scheme, (tamis_output)s->output, c->device);
     tamis_bucket bucket = TAMIS_BUCKET_INIT;
     bench_try(c->group, tamis_reducer_bucket_at(out->reducer, 0, &bucket), "no bucket");
-    c->index_format = bucket.index_format;
+    c->index_codec = bucket.index_codec;
     if (out->baseline && s->beside == PERF_BESIDE_PLAIN)
         out->dense = plain_reducer(c);
     else if (out->baseline && local)

@@ -15,7 +15,7 @@ static perf_case make_case(bench_group *group, const perf_settings *s, size_t n,
     perf_case c = {.group = group, .settings = s, .density = density};
     c.device = (tamis_device)s->device;
     c.type = (tamis_dtype)s->grad;
-    c.index_format = "u32"; /* where a device runs the steps */
+    c.index_codec = "u32"; /* where a device runs the steps */
     c.grad_bytes = n * bench_type_bytes(c.type);
     perf_shape_make(n, s->segments, s->seed, &c.shape);
     bench_scheme_find(s->scheme, &c.scheme);

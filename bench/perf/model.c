@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Bytes that a rank sends, with P ranks, p indices of its own, u in the union, i bytes for the
- * indices of a slot, v for a value (4, bfloat16: 2):
+ * indices of a packet, v for a value (4, bfloat16: 2):
  *
  *     union   all-gather of the indices to P - 1 others, all-reduce of u values:
  *             i (P - 1) + 2 v u (P - 1) / P; with exclusive picks, p = k/P and u = k, and u32, this
@@ -10,7 +10,7 @@
  *             i (P - 1), where P > 2
  *     pairs   all-gather of p pairs: (i + v p) (P - 1)
  *     balanced-pairs   p pairs to owners of even regions, u survivors to all, in even shares:
- *             8 (p + u) (P - 1) / P; and heads of 136 + 8 P bytes, and 4128 every 32nd step, to
+ *             8 (p + u) (P - 1) / P; and headers of 136 + 8 P bytes, and 4128 every 32nd step, to
  *             P - 1 others. Survivors that move, where regions are uneven, come on top
  *     dense   all-reduce of n values: 8 n (P - 1) / P
  *     quantized   n values to the owners of their slices, n sums to all: 2 v n (P - 1) / P
@@ -31,9 +31,9 @@ static double span_of(const perf_case *c) {
     return fixed ? (double)c->shape.n / c->group->nranks : (double)c->shape.n;
 }
 
-/* Whether slot sizes are not known beforehand. Gaps then take their actual size, for random
+/* Whether packet sizes are not known beforehand. Gaps then take their actual size, for random
  * picks. */
-static bool slots_grow(const perf_case *c) {
+static bool packets_grow(const perf_case *c) {
     return !bench_scheme_exact(&c->scheme) && c->settings->capacity == 0;
 }
 
@@ -47,14 +47,14 @@ static double rice_bytes(double count, double span) {
 
 static double index_bytes(const perf_case *c, double count, double span) {
     double blocks = ceil(span / 65536);
-    if (strcmp(c->index_format, "block16") == 0)
+    if (strcmp(c->index_codec, "block16") == 0)
         return 2 * count + blocks + fmin(blocks, count / 128) + fmin(blocks, count / 16384);
-    if (strcmp(c->index_format, "gap8") == 0)
-        return slots_grow(c) ? count / (1 - pow(1 - count / span, 255))
-                             : count + (span - count) / 255;
-    if (strcmp(c->index_format, "rice") == 0)
+    if (strcmp(c->index_codec, "gap8") == 0)
+        return packets_grow(c) ? count / (1 - pow(1 - count / span, 255))
+                               : count + (span - count) / 255;
+    if (strcmp(c->index_codec, "rice") == 0)
         return rice_bytes(count, span);
-    if (strcmp(c->index_format, "bitmap") == 0)
+    if (strcmp(c->index_codec, "bitmap") == 0)
         return span / 8;
     return 4 * count;
 }
@@ -77,9 +77,9 @@ static double nodes_model(const perf_case *c, double picked, double share) {
 
 double perf_wire_model(const perf_case *c, double picked, double selected) {
     double p = c->group->nranks, others = p - 1;
-    double value = bench_wire_bytes((tamis_wire_type)c->settings->values);
-    double sum = bench_wire_sum_bytes((tamis_wire_type)c->settings->sum_values,
-                                      (tamis_wire_type)c->settings->values);
+    double value = bench_value_bytes((tamis_value_codec)c->settings->values);
+    double sum = bench_sum_bytes((tamis_value_codec)c->settings->sum_values,
+                                 (tamis_value_codec)c->settings->values);
     if (strcmp(c->scheme.exchange, "dense") == 0)
         return 8 * (double)c->shape.n * others / p;
     if (strcmp(c->scheme.exchange, "quantized") == 0)

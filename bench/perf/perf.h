@@ -18,7 +18,7 @@ typedef struct perf_case {
     double density;
     tamis_device device;
     tamis_dtype type;
-    const char *index_format; /* of the reducer that is timed; "none": scheme dense */
+    const char *index_codec; /* of the reducer that is timed; "none": scheme dense */
     size_t grad_bytes;
     tamis_energy *meter;        /* during the repetitions of perf_loop, else NULL */
     tamis_energy_totals joules; /* of all repetitions */

@@ -33,7 +33,7 @@ bool perf_replays(const perf_case *c) {
     bool counted = strcmp(threshold, "exact") == 0 || strcmp(threshold, "predict") == 0;
     bool bounded = c->settings->capacity > 0 && strcmp(threshold, "sage") != 0 &&
                    strcmp(threshold, "reuse") != 0 && strcmp(ownership, "balanced") != 0;
-    bool plain = c->settings->values == 0 && c->settings->index <= 1; /* formats of the kernels */
+    bool plain = c->settings->values == 0 && c->settings->index <= 1; /* codecs of the kernels */
     return c->device == TAMIS_DEVICE_CUDA && c->settings->op == PERF_STEP && (counted || bounded) &&
            plain && strcmp(tamis_comm_transport(c->group->comm), "nccl") == 0 &&
            strcmp(ownership, "bins") != 0 && strcmp(c->scheme.exchange, "dense") != 0 &&

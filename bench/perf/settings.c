@@ -16,7 +16,7 @@ static const char *const purpose = "Time one operation over a range of sizes, ne
 /* The program sets these itself, for checks, sizes and the model depend on them. */
 const char perf_own_options[] =
     "density|output|op|nonfinite|density_max|ranks_per_node|residual_decay|"
-    "device|grad_dtype|index_format|wire_type|wire_type_sum|threads|capacity|"
+    "device|grad_dtype|index_codec|value_codec|sum_codec|threads|capacity|"
     "update.rule|update.beta1";
 
 static void check_settings(perf_settings *s) {
@@ -35,8 +35,8 @@ static void check_settings(perf_settings *s) {
         s->densities[0] = 1.0;
         s->ndensities = 1;
     }
-    if (strcmp(s->scheme, "quantized") == 0 && s->values == TAMIS_WIRE_AUTO)
-        s->values = TAMIS_WIRE_FP4; /* as the library does */
+    if (strcmp(s->scheme, "quantized") == 0 && s->values == TAMIS_VALUE_AUTO)
+        s->values = TAMIS_VALUE_FP4; /* as the library does */
     if (s->device == TAMIS_DEVICE_CUDA && (perf_one_pass(s->op) || s->op == PERF_EXCHANGE))
         bench_usage("--op %s needs --device cpu: a step on a CUDA device cannot be split from "
                     "outside; use --op step",
@@ -103,7 +103,7 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
         {"segments", 0, BENCH_COUNT, &out->segments, "L", 1, 65536,
          "segments of uneven length and scale"},
         {"capacity", 0, BENCH_REAL, &out->capacity, "C", 0, 1e6,
-         "step, fixed, sage: slot size in units of k / ranks; 0: slots grow"},
+         "step, fixed, sage: packet size in units of k / ranks; 0: packets grow"},
         {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0,
          "device that runs the kernels"},
         {"grad", 0, BENCH_CHOICE, &out->grad, BENCH_GRADS, 0, 0, "element type of the gradient"},

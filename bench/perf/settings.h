@@ -15,7 +15,7 @@ typedef enum perf_op { PERF_STEP, PERF_ACCUMULATE, PERF_EXCHANGE, PERF_DENSE, PE
 #define PERF_OPS "step|accumulate|exchange|dense|update"
 #define PERF_OUTPUTS "dense|sparse" /* in the order of tamis_output */
 #define PERF_OR(NAME, name, number) "|" #name
-#define PERF_INDICES "auto" TAMIS_INDEX_FORMATS(PERF_OR) /* in the order of tamis_index_format */
+#define PERF_INDICES "auto" TAMIS_INDEX_CODECS(PERF_OR) /* in the order of tamis_index_codec */
 
 typedef enum perf_beside { PERF_BESIDE_DENSE, PERF_BESIDE_PLAIN } perf_beside;
 #define PERF_BESIDES "dense|plain"

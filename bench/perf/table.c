@@ -138,7 +138,7 @@ static json_t *what(const perf_case *c, samples s) {
     json_object_set_new(record, "device", json_string(bench_choice(BENCH_DEVICES, set->device)));
     json_object_set_new(record, "grad", json_string(bench_choice(BENCH_GRADS, set->grad)));
     json_object_set_new(record, "beside", json_string(bench_choice(PERF_BESIDES, set->beside)));
-    json_object_set_new(record, "index", json_string(c->index_format));
+    json_object_set_new(record, "index", json_string(c->index_codec));
     json_object_set_new(record, "ranks_per_node", json_integer((json_int_t)set->nodes_of));
     json_object_set_new(record, "values", json_string(bench_choice(BENCH_VALUES, set->values)));
     json_object_set_new(record, "sum_values",

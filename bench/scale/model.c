@@ -4,25 +4,25 @@
  */
 #include "bench/scale/scale.h"
 
-#include "lib/base/head.h"
+#include "lib/base/header.h"
 
 #include <math.h>
 
 void scale_fill_case(scale_case *c, uint64_t picks, double index_bytes, uint64_t groups) {
     double each = ceil((double)picks / c->nranks);
-    bool rounds = tam_wire_rounds(c->up) || tam_wire_rounds(c->down);
+    bool quantizes = tam_value_quantizes(c->up) || tam_value_quantizes(c->down);
     c->picks = picks;
-    c->listed = rounds ? picks : 0;
-    c->summed = picks - c->listed + TAM_TALLIES + groups;
-    c->slot_bytes = tam_head_bytes(0) + tam_head_round((size_t)ceil(each * index_bytes));
+    c->encoded = quantizes ? picks : 0;
+    c->summed = picks - c->encoded + TAM_COUNTERS + groups;
+    c->packet_bytes = tam_header_bytes(0) + tam_header_round((size_t)ceil(each * index_bytes));
 }
 
 static tam_plan_case exchanged(const scale_case *c) {
     return (tam_plan_case){c->nranks,
-                           (double)c->slot_bytes,
+                           (double)c->packet_bytes,
                            4.0 * (double)c->summed,
-                           {(double)tam_wire_bytes(c->up, c->listed), 4.0 * (double)c->listed,
-                            (double)tam_wire_bytes(c->down, c->listed)}};
+                           {(double)tam_value_bytes(c->up, c->encoded), 4.0 * (double)c->encoded,
+                            (double)tam_value_bytes(c->down, c->encoded)}};
 }
 
 double scale_formula_s(const scale_case *c, const tam_plan *plan) {

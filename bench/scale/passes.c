@@ -20,7 +20,7 @@ typedef struct passes {
     uint32_t nranks;
     tam_division division;
     void *kernels;
-    tam_slots slots;
+    tam_packets packets;
     uint32_t *owners, *united;
     tam_list *lists;
     double accumulate_s[ROUNDS], unite_s[ROUNDS];
@@ -31,13 +31,13 @@ typedef struct passes {
 /* Evenly in the rank's part, at a random place of each run. */
 static void pick(passes *p, uint32_t rank, uint64_t share) {
     tam_strided part = tam_strided_of(&p->division, tam_part_of(&p->division, 0, rank));
-    tam_head *head = (tam_head *)(uintptr_t)tam_slot_head_of(&p->slots, rank);
-    uint32_t *list = (uint32_t *)(uintptr_t)tam_slot_indices_of(&p->slots, rank);
+    tam_header *header = (tam_header *)(uintptr_t)tam_packet_header_of(&p->packets, rank);
+    uint32_t *list = (uint32_t *)(uintptr_t)tam_packet_indices_of(&p->packets, rank);
     uint64_t run = part.length / (share ? share : 1);
     for (uint64_t i = 0; i < share && run > 0; i++)
         list[i] = (uint32_t)(i * run + bench_random(rank, i) % run);
-    head->count = run > 0 ? (uint32_t)share : 0;
-    tam_strided_locate(&part, list, head->count, list);
+    header->count = run > 0 ? (uint32_t)share : 0;
+    tam_strided_locate(&part, list, header->count, list);
 }
 
 static tamis_status open_passes(passes *p, const tamis_layout *layout, uint64_t k) {
@@ -45,11 +45,11 @@ static tamis_status open_passes(passes *p, const tamis_layout *layout, uint64_t 
     TAM_TRY(tam_scheme_parse("tamis", &scheme));
     TAM_TRY(tam_division_open(layout, scheme, p->nranks, 0, &p->division));
     TAM_TRY(tam_device_cpu.open(&p->division.grid, 2 * k / p->nranks + 4096, 1, &p->kernels));
-    p->slots = (tam_slots){.nranks = p->nranks,
-                           .capacity = (size_t)tam_share_max(&p->division, k),
-                           .span = p->division.grid.n,
-                           .format = TAMIS_INDEX_U32};
-    TAM_TRY(tam_slots_open(&p->slots));
+    p->packets = (tam_packets){.nranks = p->nranks,
+                               .capacity = (size_t)tam_share_max(&p->division, k),
+                               .span = p->division.grid.n,
+                               .index_codec = TAMIS_INDEX_U32};
+    TAM_TRY(tam_packets_open(&p->packets));
     p->owners = bench_alloc(p->nranks, sizeof p->owners[0]);
     p->lists = bench_alloc(p->nranks, sizeof p->lists[0]);
     p->united = bench_alloc((size_t)k + 1, sizeof p->united[0]);
@@ -62,7 +62,7 @@ static tamis_status open_passes(passes *p, const tamis_layout *layout, uint64_t 
 
 static void close_passes(passes *p) {
     tam_device_cpu.close(p->kernels);
-    tam_slots_close(&p->slots);
+    tam_packets_close(&p->packets);
     tam_division_close(&p->division);
     free(p->owners);
     free(p->lists);
@@ -84,8 +84,8 @@ static tamis_status time_once(passes *p, float *acc, float *grad, const uint32_t
     uint64_t begin_ns = tam_clock_ns();
     TAM_TRY(tam_device_cpu.accumulate(p->kernels, &job, &found));
     uint64_t between_ns = tam_clock_ns();
-    TAM_TRY(
-        tam_merge_exclusive(&p->slots, &p->division.grid, p->owners, p->lists, p->united, &count));
+    TAM_TRY(tam_merge_exclusive(&p->packets, &p->division.grid, p->owners, p->lists, p->united,
+                                &count));
     p->accumulate_s[round] = 1e-9 * (double)(between_ns - begin_ns);
     p->unite_s[round] = 1e-9 * (double)(tam_clock_ns() - between_ns);
     return TAMIS_OK;

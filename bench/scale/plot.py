@@ -5,7 +5,7 @@
     plot.py PLOT.png RECORDS.jsonl...
 
 Each file holds the records of one run of tamis_scale. Staged: the chosen plan, on the simulated
-wire where that was run, else by formula. Linear and dense are by formula. Nothing is measured.
+network where that was run, else by formula. Linear and dense are by formula. Nothing is measured.
 """
 import json
 import sys
@@ -61,7 +61,7 @@ def main():
         draw(axes, records)
     panels[0][0].set_ylabel("communication of a step (ms, log scale)")
     panels[0][-1].legend(fontsize=8)
-    figure.suptitle("tamis_scale: simulated wire and formulas, not measured")
+    figure.suptitle("tamis_scale: simulated network and formulas, not measured")
     figure.tight_layout()
     figure.savefig(sys.argv[1], dpi=120)
 

@@ -72,13 +72,13 @@ def verified(folder):
     print("Steps over MPI, of rank 0; `tamis_scale --verify` fails where any rank differs by more "
           "than 5 %.\n")
     table(("ranks", "plan", "k", "indices", "sent", "predicted", "exchange ms"),
-          [(r["ranks"], r["plan"], r["picks"], r["index_format"], round(r["sent_bytes"]),
+          [(r["ranks"], r["plan"], r["picks"], r["index_codec"], round(r["sent_bytes"]),
             round(r["predicted_bytes"]), ms(r["exchange_us"])) for r in records])
 
 
 def simulated(folder):
     print("## Simulated\n")
-    print("The library's state machines on a simulated wire, one thread and a virtual clock; "
+    print("The library's state machines on a simulated network, one thread and a virtual clock; "
           "formula, linear\nand dense by formula. **None of these times is measured.**\n")
     for path in sorted(folder.glob("scale-*.jsonl")):
         records = read(path)

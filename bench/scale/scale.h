@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: MIT
  *
  * What tamis_scale knows of a step at many ranks: by the formula of lib/policy/plan.h, by the
- * state machines of collectives/coll on a simulated wire, and beside a dense all-reduce.
+ * state machines of collectives/coll on a simulated network, and beside a dense all-reduce.
  */
 #ifndef TAMIS_BENCH_SCALE_H
 #define TAMIS_BENCH_SCALE_H
 
 #include "bench/scale/nets.h"
-#include "lib/base/wire_type.h"
+#include "lib/base/value_codec.h"
 #include "lib/policy/plan.h"
 
 #include <tamis/tamis.h>
 
 enum { SCALE_RANKS = 32 }; /* most numbers of ranks */
 
-/** A step: slots of all ranks to all, then the sum of k floats; or of k values in wire types that
- * round, and of the tallies. */
+/** A step: packets of all ranks to all, then the sum of k floats; or of k values that are
+ * quantized, and of the counters. */
 typedef struct scale_case {
     tam_net net;
     uint32_t nranks;
     uint64_t elements, picks; /* n, k */
-    uint64_t summed;          /* floats: values if none are listed, and tallies of all ranks */
-    uint64_t listed;          /* values in wire types */
-    const tam_wire_type *up, *down; /* of values, of their sums */
-    size_t slot_bytes;              /* of each rank: head and indices */
+    uint64_t summed;          /* floats: values if none are listed, and counters of all ranks */
+    uint64_t encoded;         /* values that travel encoded */
+    const tam_value_codec *up, *down; /* of values, of their sums */
+    size_t packet_bytes;              /* of each rank: header and indices */
 } scale_case;
 
-/** Set what a step of so many picks exchanges: slots of ceil(k / P) indices, and beside the values
- * as many floats as there are groups. up and down are set before. */
+/** Set what a step of so many picks exchanges: packets of ceil(k / P) indices, and beside the
+ * values as many floats as there are groups. up and down are set before. */
 void scale_fill_case(scale_case *c, uint64_t picks, double index_bytes, uint64_t groups);
 
 double scale_formula_s(const scale_case *c, const tam_plan *plan);
@@ -73,7 +73,8 @@ typedef struct scale_weather {
     uint64_t seed;
 } scale_weather;
 
-/** Virtual time of one step on the simulated wire, from all ranks' begin to the last one's end. */
+/** Virtual time of one step on the simulated network, from all ranks' begin to the last one's
+ * end. */
 tamis_status scale_simulate(const scale_case *c, const tam_plan *plan, const scale_weather *w,
                             double *seconds);
 

@@ -7,11 +7,11 @@
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/common/start.h"
-#include "collectives/exchange/wire.h"
+#include "collectives/exchange/value_codecs.h"
 
 static const char *const purpose =
     "What a step of the sparse exchange costs as ranks become more: counted from the library's\n"
-    "state machines, by its formula, and run on a simulated wire; beside the best dense\n"
+    "state machines, by its formula, and run on a simulated network; beside the best dense\n"
     "all-reduce by formula. Nothing here is measured, except with --passes or --verify.\n\n"
     "Networks: ib  8 ranks a node with a card each: inside 1 us, 1600 Gbit/s; between nodes 3 us,\n"
     "              400 Gbit/s a rank; 0.4 us of processor a message pair; copies 5e-11 s a byte\n"
@@ -35,9 +35,9 @@ static void check_settings(scale_settings *s) {
         bench_usage("--index-bytes %g is out of range: it must be above 0", s->index_bytes);
     if (s->weather.loss >= 1.0)
         bench_usage("--loss %g is out of range: nothing would arrive", s->weather.loss);
-    tamis_wire_type up = tam_wire_resolve((tamis_wire_type)s->values);
-    s->up = tam_wire_of(up);
-    s->down = tam_wire_of(tam_wire_resolve_sum((tamis_wire_type)s->sum_values, up));
+    tamis_value_codec up = tam_value_codec_resolve((tamis_value_codec)s->values);
+    s->up = tam_value_codec_of(up);
+    s->down = tam_value_codec_of(tam_sum_codec_resolve((tamis_value_codec)s->sum_values, up));
     if (!s->verify)
         return;
     s->transport = -1;
@@ -76,7 +76,7 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
         {"groups", 0, BENCH_COUNT, &out->groups, "L", 0, 1e6,
          "groups whose norms travel with the values: those of budget norm; 0: budget global"},
         {"simulate", 0, BENCH_COUNT, &out->simulate, "0|1", 0, 1,
-         "run the state machines of the chosen plan on the simulated wire, if it has at most "
+         "run the state machines of the chosen plan on the simulated network, if it has at most "
          "262,144 "
          "messages a gather"},
         {"jitter", 0, BENCH_REAL, &out->weather.jitter, "J", 0, 100,

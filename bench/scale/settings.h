@@ -18,8 +18,8 @@ typedef struct scale_settings {
     double density, index_bytes, incast_us, resend_us;
     scale_weather weather;
     bool candidates, verify, passes;
-    int transport, values, sum_values; /* tamis_wire_type */
-    const tam_wire_type *up, *down;
+    int transport, values, sum_values; /* tamis_value_codec */
+    const tam_value_codec *up, *down;
     FILE *report;
 } scale_settings;
 

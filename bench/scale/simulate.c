@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * The state machines of all ranks: what they would send, and how long it takes on the simulated
- * wire. They are empty: messages have their sizes, but only heads hold anything.
+ * network. They are empty: messages have their sizes, but only headers hold anything.
  */
 #include "bench/scale/scale.h"
 
 #include "collectives/coll/coll.h"
-#include "collectives/exchange/slot.h"
+#include "collectives/exchange/packet.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/simulated.h"
 
@@ -17,10 +17,10 @@ static float nowhere[1];
 
 /* -- counted ---------------------------------------------------------------------------------- */
 
-typedef struct tally {
+typedef struct traffic {
     uint64_t messages, bytes, far_bytes;
     uint32_t peers, rounds;
-} tally;
+} traffic;
 
 static bool is_far(const tam_net *net, uint32_t a, uint32_t b) {
     uint32_t g = net->ranks_per_node ? net->ranks_per_node : 1;
@@ -29,18 +29,18 @@ static bool is_far(const tam_net *net, uint32_t a, uint32_t b) {
 
 /* The collectives of a step, in this order. @return false: there are no more */
 static bool begin(tam_coll *coll, const scale_case *c, uint32_t nth) {
-    unsigned char *lists = (unsigned char *)nowhere;
-    if (c->listed == 0 && nth > 0)
+    unsigned char *encoded = (unsigned char *)nowhere;
+    if (c->encoded == 0 && nth > 0)
         nth += 2;
     switch (nth) {
     case 0:
-        tam_coll_begin_gather(coll, NULL, c->slot_bytes, nowhere);
+        tam_coll_begin_gather(coll, NULL, c->packet_bytes, nowhere);
         return true;
     case 1:
-        tam_coll_begin_scatter(coll, c->up, lists, nowhere, c->listed, NULL);
+        tam_coll_begin_scatter(coll, c->up, encoded, nowhere, c->encoded, NULL);
         return true;
     case 2:
-        tam_coll_begin_spread(coll, c->down, lists, c->listed);
+        tam_coll_begin_spread(coll, c->down, encoded, c->encoded);
         return true;
     case 3:
         tam_coll_begin_sum(coll, nowhere, c->summed, NULL);
@@ -51,7 +51,7 @@ static bool begin(tam_coll *coll, const scale_case *c, uint32_t nth) {
 }
 
 /* Ask a collective that has begun for all its messages, step by step. */
-static void count_messages(tam_coll *coll, const scale_case *c, tally *t) {
+static void count_messages(tam_coll *coll, const scale_case *c, traffic *t) {
     t->rounds += coll->nsteps;
     for (; coll->step < coll->nsteps; coll->step++) {
         tam_coll_meet(coll);
@@ -66,7 +66,8 @@ static void count_messages(tam_coll *coll, const scale_case *c, tally *t) {
     }
 }
 
-static tamis_status count_rank(const scale_case *c, const tam_plan *plan, uint32_t rank, tally *t) {
+static tamis_status count_rank(const scale_case *c, const tam_plan *plan, uint32_t rank,
+                               traffic *t) {
     tam_coll coll;
     tamis_status status = tam_coll_open_empty(&coll, NULL, NULL, rank, plan, TAM_COLL_CHUNK);
     for (uint32_t nth = 0; status == TAMIS_OK && begin(&coll, c, nth); nth++)
@@ -83,7 +84,7 @@ tamis_status scale_count(const scale_case *c, const tam_plan *plan, scale_counts
     uint64_t node_bytes = 0, node = UINT64_MAX;
     *out = (scale_counts){0};
     for (uint32_t rank = 0; rank < c->nranks; rank++) {
-        tally t = {0};
+        traffic t = {0};
         TAM_TRY(count_rank(c, plan, rank, &t));
         uint32_t g = c->net.ranks_per_node ? c->net.ranks_per_node : 1;
         node_bytes = (rank / g == node ? node_bytes : 0) + t.far_bytes;
@@ -99,7 +100,7 @@ tamis_status scale_count(const scale_case *c, const tam_plan *plan, scale_counts
 
 tamis_status scale_count_rank(const scale_case *c, const tam_plan *plan, uint32_t rank,
                               uint64_t *bytes) {
-    tally t = {0};
+    traffic t = {0};
     TAM_TRY(count_rank(c, plan, rank, &t));
     *bytes = t.bytes;
     return TAMIS_OK;
@@ -107,19 +108,19 @@ tamis_status scale_count_rank(const scale_case *c, const tam_plan *plan, uint32_
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Grows: peers (coll.h), records of agreements (comm.h), heads of the slots. Fixed: buffers of
- * messages, own and all indices, decoded lists, union, its values and their lists. */
+/* Grows: peers (coll.h), records of agreements (comm.h), headers of the packets. Fixed: buffers of
+ * messages, own and all indices, decoded lists, union, its values, raw and encoded. */
 scale_memory scale_memory_of(const scale_case *c, double index_bytes) {
-    uint64_t p = c->nranks, head = tam_head_bytes(0), payload = c->slot_bytes - head;
+    uint64_t p = c->nranks, header = tam_header_bytes(0), payload = c->packet_bytes - header;
     uint64_t each = (c->picks + p - 1) / p;
     scale_memory m = {0};
     m.grows = p * sizeof(tam_peer);
-    m.grows += p * TAM_RECORD_BYTES + p * head;
-    m.fixed = sizeof(tam_coll) + TAM_COLL_BUFFERS * (uint64_t)(TAM_COLL_HEAD + TAM_COLL_CHUNK);
-    m.fixed += head + payload + p * payload;
+    m.grows += p * TAM_RECORD_BYTES + p * header;
+    m.fixed = sizeof(tam_coll) + TAM_COLL_BUFFERS * (uint64_t)(TAM_COLL_HEADER + TAM_COLL_CHUNK);
+    m.fixed += header + payload + p * payload;
     m.fixed += index_bytes == 4.0 ? 0 : (p + 1) * each * sizeof(uint32_t);
-    m.fixed += 4 * (c->picks + c->summed + c->listed);
-    m.fixed += more(tam_wire_bytes(c->up, c->listed), tam_wire_bytes(c->down, c->listed));
+    m.fixed += 4 * (c->picks + c->summed + c->encoded);
+    m.fixed += more(tam_value_bytes(c->up, c->encoded), tam_value_bytes(c->down, c->encoded));
     return m;
 }
 
@@ -171,7 +172,7 @@ static tamis_status open_job(job *j, const tam_plan *plan, const scale_weather *
     for (uint32_t r = 0; r < c->nranks; r++) {
         tam_coll *coll = &j->colls[r];
         j->nopened = r + 1;
-        TAM_TRY(tam_coll_open_empty(coll, &tam_sim_wire, tam_sim_end(j->sim, r), r, plan,
+        TAM_TRY(tam_coll_open_empty(coll, &tam_sim_p2p, tam_sim_end(j->sim, r), r, plan,
                                     TAM_COLL_CHUNK));
         begin(coll, c, 0);
     }

@@ -9,14 +9,14 @@
  *     node_bytes       that leave the node that sends most
  *     memory_grows, memory_fixed      bytes of a rank: simulate.c says which are counted
  *     formula_us, simulated_us, linear_us, usual_us, dense_us     a step: by the formula; on the
- *                      simulated wire, null if not run; of the linear plan, of the one where
+ *                      simulated network, null if not run; of the linear plan, of the one where
  *                      nothing is known of the network, and of the best dense all-reduce, by
  *                      formula
  *     speedup          dense_us / simulated_us, or / formula_us
  *     break_even       density up to which a step of the chosen plan is faster than dense, by
  *                      formula; null: none is
  *     local_step_us, local_speedup    a step divided by local_steps; dense_us / that
- *     best_plan, best_us, over_best   with --candidates: the best on the simulated wire, and how
+ *     best_plan, best_us, over_best   with --candidates: the best on the simulated network, and how
  *                      much longer the chosen one takes there
  */
 #include "bench/scale/table.h"
@@ -30,7 +30,7 @@ static FILE *table_of(const scale_settings *s) {
 static const char *const legend =
     "# times in us a step, none of them measured: formula (LogGP, lib/policy/plan.h); simulated: "
     "the\n"
-    "#   library's state machines on a simulated wire; linear: all with all, usual: the plan "
+    "#   library's state machines on a simulated network; linear: all with all, usual: the plan "
     "where\n"
     "#   the network is not known, as transport mpi has it (radix 8), and dense: the best of "
     "ring,\n"
@@ -38,8 +38,8 @@ static const char *const legend =
     "#   rounds: stages of the gather and of both halves of the sums; msgs, peers, bytes: of the\n"
     "#   rank that has most; node: bytes that leave a node; even: density up to which this is\n"
     "#   faster than dense; local: us of one of H local steps that share an exchange\n"
-    "#   grows: KB of a rank that grow with P (peers, records of agreements, heads of\n"
-    "#   slots); fixed: MB that do not (buffers of messages, indices, union, values)\n";
+    "#   grows: KB of a rank that grow with P (peers, records of agreements, headers of\n"
+    "#   packets); fixed: MB that do not (buffers of messages, indices, union, values)\n";
 
 void scale_table_header(const scale_settings *s) {
     char text[512];

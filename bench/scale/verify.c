@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Steps of a reducer with preset `tamis` through the public interface. Predicted: slots with room
- * for ceil(k / P) indices in the format that the reducer chose, then a sum of k floats, by the plan
+ * Steps of a reducer with preset `tamis` through the public interface. Predicted: packets with room
+ * for ceil(k / P) indices by the codec that the reducer chose, then a sum of k floats, by the plan
  * that transport mpi uses.
  */
 #include "bench/scale/verify.h"
@@ -9,8 +9,8 @@
 #include "bench/common/measure.h"
 #include "bench/common/random.h"
 #include "bench/common/report.h"
-#include "collectives/exchange/codec.h"
-#include "lib/base/head.h"
+#include "collectives/exchange/index_codecs.h"
+#include "lib/base/header.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,9 +30,9 @@ static tamis_reducer *open_reducer(bench_group *group, const scale_settings *s) 
     tamis_layout *layout;
     tamis_reducer *reducer;
     config.density = s->density;
-    config.wire_type = (tamis_wire_type)s->values;
-    config.wire_type_sum = (tamis_wire_type)s->sum_values;
-    config.index_format = s->index_bytes == 4.0 ? TAMIS_INDEX_U32 : TAMIS_INDEX_AUTO;
+    config.value_codec = (tamis_value_codec)s->values;
+    config.sum_codec = (tamis_value_codec)s->sum_values;
+    config.index_codec = s->index_bytes == 4.0 ? TAMIS_INDEX_U32 : TAMIS_INDEX_AUTO;
     bench_try(group, tamis_layout_create(&all, 1, &layout), "cannot create a layout");
     bench_try(group, tamis_reducer_create(group->comm, layout, &config, &reducer),
               "cannot create a reducer");
@@ -74,18 +74,18 @@ static void run_steps(bench_group *group, const scale_settings *s, measured *out
 
 #define NAME_OF(NAME, name, number) [number] = #name,
 
-/* Bytes of the longest encoding of a rank's share, as fixed slots have room for. */
-static size_t slot_of(bench_group *group, const scale_settings *s, const measured *m) {
-    static const char *const names[] = {TAMIS_INDEX_FORMATS(NAME_OF)};
+/* Bytes of the longest encoding of a rank's share, as fixed packets have room for. */
+static size_t packet_of(bench_group *group, const scale_settings *s, const measured *m) {
+    static const char *const names[] = {TAMIS_INDEX_CODECS(NAME_OF)};
     uint64_t p = group->nranks, each = (m->stats.target + p - 1) / p;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (!names[i] || strcmp(names[i], m->bucket.index_format) != 0)
+        if (!names[i] || strcmp(names[i], m->bucket.index_codec) != 0)
             continue;
-        const tam_codec *codec = tam_codec_of((tamis_index_format)i);
+        const tam_index_codec *codec = tam_index_codec_of((tamis_index_codec)i);
         size_t bytes = (size_t)codec->bytes((s->elements + p - 1) / p, each);
-        return tam_head_bytes(0) + tam_head_round(bytes);
+        return tam_header_bytes(0) + tam_header_round(bytes);
     }
-    bench_fail(group, "index format %s is not known to this program", m->bucket.index_format);
+    bench_fail(group, "index codec %s is not known to this program", m->bucket.index_codec);
 }
 
 static void report(const scale_settings *s, const scale_case *c, const measured *m,
@@ -100,7 +100,7 @@ static void report(const scale_settings *s, const scale_case *c, const measured 
             "# exchange of a step, slowest rank, median: %.1f us measured",
             c->nranks, tam_plan_text(plan, text, sizeof text), (unsigned long long)s->elements,
             (unsigned long long)m->stats.target, (unsigned long long)m->stats.selected,
-            m->bucket.index_format, bytes[0], bytes[1], 100.0 * (bytes[0] / bytes[1] - 1.0),
+            m->bucket.index_codec, bytes[0], bytes[1], 100.0 * (bytes[0] / bytes[1] - 1.0),
             1e6 * m->exchange_s);
     if (given)
         fprintf(out, "; %.1f us by the formula for net %s", 1e6 * formula_s, s->net_text);
@@ -108,8 +108,8 @@ static void report(const scale_settings *s, const scale_case *c, const measured 
     json_t *record = bench_report_new("scale-verify"), *more;
     more = json_pack("{ss sI sI sI ss ss sf sf sf so}", "net", s->net.name, "ranks",
                      (json_int_t)c->nranks, "elements", (json_int_t)s->elements, "picks",
-                     (json_int_t)m->stats.selected, "plan", text, "index_format",
-                     m->bucket.index_format, "sent_bytes", bytes[0], "predicted_bytes", bytes[1],
+                     (json_int_t)m->stats.selected, "plan", text, "index_codec",
+                     m->bucket.index_codec, "sent_bytes", bytes[0], "predicted_bytes", bytes[1],
                      "exchange_us", 1e6 * m->exchange_s, "formula_us",
                      given ? json_real(1e6 * formula_s) : json_null());
     json_object_update(record, more);
@@ -127,7 +127,7 @@ int scale_verify(bench_group *group, void *context) {
     scale_case c = scale_case_of(s, group->nranks);
     uint64_t predicted = 0;
     scale_fill_case(&c, m.stats.selected, s->index_bytes, 1); /* of one segment */
-    c.slot_bytes = slot_of(group, s, &m);
+    c.packet_bytes = packet_of(group, s, &m);
     bench_try(group, scale_count_rank(&c, &plan, group->rank, &predicted), "cannot count");
     double bytes[2] = {(double)m.stats.wire_bytes, (double)predicted};
     double off = predicted > 0 ? fabs(bytes[0] / bytes[1] - 1.0) : bytes[0] > 0.0;
@@ -135,10 +135,11 @@ int scale_verify(bench_group *group, void *context) {
     if (group->rank == 0)
         report(s, &c, &m, &plan, bytes, scale_formula_s(&c, &plan));
     if (most > 0.05 && off == most)
-        fprintf(stderr,
-                "tamis_scale: rank %u of %u sent %.0f bytes in a step where plan and format give "
-                "%.0f: they differ by %.1f %%, more than 5 %%; the model of this program no longer "
-                "fits the library\n",
-                group->rank, group->nranks, bytes[0], bytes[1], 100.0 * off);
+        fprintf(
+            stderr,
+            "tamis_scale: rank %u of %u sent %.0f bytes in a step where plan and index codec give "
+            "%.0f: they differ by %.1f %%, more than 5 %%; the model of this program no longer "
+            "fits the library\n",
+            group->rank, group->nranks, bytes[0], bytes[1], 100.0 * off);
     return most > 0.05;
 }

@@ -41,7 +41,7 @@ static void open_reducer(runner *r) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = r->c->info->name;
     config.density = r->c->density;
-    config.wire_type = TAMIS_WIRE_FLOAT32; /* the rules know no rounding */
+    config.value_codec = TAMIS_VALUE_FLOAT32; /* the rules know no rounding */
     config.on_phase = record_phase;
     config.on_phase_context = &r->clocks;
     bench_try(r->group, tamis_layout_create(source->segments, source->nsegments, &layout),

@@ -8,7 +8,7 @@
  *     selected_min, _mean, _max; count_error_max: max |selected - k| / k
  *     density      selected / n, step by step
  *     padding      P * (most picks of a rank) / (picks of all) - 1, step by step: the unused share
- *                  of slots of equal size; 0 if no rank picked. imbalance_max: the largest + 1,
+ *                  of packets of equal size; 0 if no rank picked. imbalance_max: the largest + 1,
  *                  which is most picks / mean picks
  *     threshold    smallest magnitude sent, mean over the ranks that sent anything, step by step;
  *                  null if the scheme has no threshold in units of the gradient: budget not
@@ -19,7 +19,7 @@
  *     residual     norm of what stayed / norm before the cut, mean over ranks, step by step; null
  *                  for dense. residual_norm: of the last step, mean over ranks
  *     wire_bytes_per_step      of the rank that sent most, mean over steps; dense_bytes: of a ring
- *     deferred     entries that did not fit a slot, all steps
+ *     deferred     entries that did not fit a packet, all steps
  *     wrong, replicas_identical     0 and true, or something is broken
  */
 #include <math.h>

@@ -102,7 +102,7 @@ static void take_report(trainer *t) {
 
 /* A validation that the death of a rank has ended is made again, if its record was not written. */
 static void look_for_report(trainer *t) {
-    bool missed = t->world->rank == 0 && t->tally.steps > 0 && t->reported != t->step;
+    bool missed = t->world->rank == 0 && t->totals.steps > 0 && t->reported != t->step;
     t->missed = bench_max(t->world, missed) > 0.0;
 }
 

@@ -90,8 +90,8 @@ void exchange_open(bench_group *group, const train_settings *settings, const wor
     dense.scheme = "dense";
     dense.density = dense.density_max = dense.residual_decay = 1.0;
     dense.update = NULL;
-    dense.wire_type = TAMIS_WIRE_AUTO; /* no residual keeps what rounding takes */
-    dense.wire_type_sum = TAMIS_WIRE_AUTO;
+    dense.value_codec = TAMIS_VALUE_AUTO; /* no residual keeps what rounding takes */
+    dense.sum_codec = TAMIS_VALUE_AUTO;
     out->apart = make(out, w, true, &dense, grad);
 }
 

@@ -36,8 +36,8 @@ static void show_progress(const trainer *t, double metric, double *last) {
     *last = now;
     fprintf(stderr, "%sstep %llu of %llu, loss %.4f, %s %.4f%s", terminal ? "\r" : "",
             (unsigned long long)t->step, (unsigned long long)t->steps,
-            t->tally.losses[(t->tally.steps - 1) % TRAIN_LOSSES], t->work.kind->metric_text, metric,
-            terminal ? "\033[K" : "\n");
+            t->totals.losses[(t->totals.steps - 1) % TRAIN_LOSSES], t->work.kind->metric_text,
+            metric, terminal ? "\033[K" : "\n");
 }
 
 static void end_progress(const trainer *t) {

@@ -133,10 +133,10 @@ static void mark_backward(pipeline *p) {
     p->input_marked = false;
 }
 
-/* Note when the next input arrives, while the exchange still runs. Noted only afterwards, an input
- * that had to wait for the exchange would seem to come just in time, and the stage would never get
- * less density. The first stage has no message to watch: its input is there when its exchange ends.
- * A step after which the budget is divided does not count. */
+/* Record when the next input arrives, while the exchange still runs. Recorded only afterwards, an
+ * input that had to wait for the exchange would seem to come just in time, and the stage would
+ * never get less density. The first stage has no message to watch: its input is there when its
+ * exchange ends. A step after which the budget is divided does not count. */
 void pipeline_watch(pipeline *p, uint64_t number, tamis_reducer *reducer, bench_trace *trace) {
     const struct timespec nap = {0, 20000};
     double begin = bench_now_s();

@@ -105,7 +105,7 @@ static void complete_set(saver *s) {
     s->in_a_row = 0;
     s->newest = s->set.step;
     s->phase = SAVER_IDLE;
-    saver_say_note(s);
+    saver_say_newest(s);
 }
 
 /* -- news ------------------------------------------------------------------------------------- */
@@ -261,7 +261,7 @@ void saver_regroup(saver *s) {
     if (s->group->lost)
         return;
     s->newest = newest < 0.0 ? SETS_NONE : (uint64_t)newest;
-    saver_say_note(s);
+    saver_say_newest(s);
 }
 
 /* -- the run ---------------------------------------------------------------------------------- */
@@ -303,7 +303,7 @@ void saver_open(trainer *t, saver *out) {
     out->begun_s = bench_now_s();
     if (!out->talks)
         return;
-    saver_say_note(out);
+    saver_say_newest(out);
     if (!out->folder)
         return;
     out->set.entries = bench_alloc(out->group->nranks, sizeof *out->set.entries);

@@ -66,6 +66,6 @@ void saver_load(saver *s) {
     else if (load)
         trainer_load(s->trainer, load);
     if (s->talks)
-        saver_say_note(s);
+        saver_say_newest(s);
     saver_say_watch(s);
 }

@@ -23,16 +23,16 @@ static void describe_newest(const saver *s, char *out, size_t size) {
                  s->newest, s->folder);
 }
 
-void saver_say_note(const saver *s) {
-    char newest[1200], note[1400];
+void saver_say_newest(const saver *s) {
+    char newest[1200], message[1400];
     describe_newest(s, newest, sizeof newest);
-    snprintf(note, sizeof note,
+    snprintf(message, sizeof message,
              "rank %u: a signal arrived: the run saves its state after this step and ends with "
              "status %d, another signal "
              "ends it at once; %s",
              s->group->number, STOP_STATUS, newest);
     if (s->group->rank == 0 || (s->group->rank == 1 && s->group->transport == BENCH_MPI))
-        stop_note(note); /* two, as one may be what died; local ranks share one */
+        stop_set_message(message); /* two, as one may be what died; local ranks share one */
 }
 
 static void nap(void) {

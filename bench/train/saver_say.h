@@ -8,7 +8,7 @@
 #include "bench/train/saver.h"
 
 /** Prepare what a signal's handler says: which set is the newest. */
-void saver_say_note(const saver *s);
+void saver_say_newest(const saver *s);
 
 /** A set was not saved: the first ones in a row, then fewer and fewer. */
 void saver_say_failure(const saver *s);

@@ -45,7 +45,7 @@ static bool updates_adam(const train_settings *s) {
 /* What the rest of a run goes by. */
 const char train_own_options[] =
     "density|density_max|output|op|nonfinite|device|grad_dtype|"
-    "ranks_per_node|bucket_length|worker|wire_type|wire_type_sum|residual_decay|"
+    "ranks_per_node|bucket_length|worker|value_codec|sum_codec|residual_decay|"
     "update.rule|update.beta1|update.beta2|update.epsilon|"
     "update.scale|update.match";
 

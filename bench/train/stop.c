@@ -13,14 +13,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOTE_BYTES = 1400 };
+enum { MESSAGE_BYTES = 1400 };
 static const int64_t again_ns = 500000000;
 
-/* A handler may use no locks, and nothing that another thread may be changing. Notes are used in
+/* A handler may use no locks, and nothing that another thread may be changing. Messages are used in
  * turn, so the one that the handler reads was complete before it was current. */
 static atomic_int arrived;
 static _Atomic int64_t arrived_ns;
-static char notes[4][NOTE_BYTES];
+static char messages[4][MESSAGE_BYTES];
 static atomic_uint current;
 static bool speaks;
 
@@ -31,8 +31,8 @@ static int64_t now_ns(void) {
 }
 
 static void say(void) {
-    const char *note = notes[atomic_load(&current)];
-    ssize_t written = speaks ? write(STDERR_FILENO, note, strlen(note)) : 0;
+    const char *message = messages[atomic_load(&current)];
+    ssize_t written = speaks ? write(STDERR_FILENO, message, strlen(message)) : 0;
     (void)written; /* nobody could be told that this failed */
 }
 
@@ -91,8 +91,8 @@ int stop_signal(void) {
     return atomic_load(&arrived);
 }
 
-void stop_note(const char *text) {
+void stop_set_message(const char *text) {
     unsigned next = (atomic_load(&current) + 1) % 4;
-    snprintf(notes[next], NOTE_BYTES, "%s\n", text);
+    snprintf(messages[next], MESSAGE_BYTES, "%s\n", text);
     atomic_store(&current, next);
 }

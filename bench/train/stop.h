@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Signals that ask a run to end: SIGTERM, SIGINT and SIGUSR1 (which mpirun forwards without ending
- * the job itself). The first one is noted, and the run ends between two steps; another one, half a
- * second later or more, ends the process at once. Earlier ones are taken for the same: launchers
+ * the job itself). The first one is recorded, and the run ends between two steps; another one, half
+ * a second later or more, ends the process at once. Earlier ones are taken for the same: launchers
  * and the system often send one each.
  */
 #ifndef TAMIS_TRAIN_STOP_H
@@ -26,6 +26,6 @@ void stop_watch(uint32_t rank, const tamis_comm *comm);
 int stop_signal(void);
 
 /** What the handler says; copied. For the thread that trains. */
-void stop_note(const char *text);
+void stop_set_message(const char *text);
 
 #endif

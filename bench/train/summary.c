@@ -63,8 +63,8 @@ static double sum_stages(trainer *t, double value) {
 
 /* The share of clipped steps, mean over ranks. */
 static json_t *clipped_share(trainer *t) {
-    double steps = t->tally.steps ? (double)t->tally.steps : 1.0;
-    double share = mean(t, (double)t->tally.clipped / steps);
+    double steps = t->totals.steps ? (double)t->totals.steps : 1.0;
+    double share = mean(t, (double)t->totals.clipped / steps);
     return t->settings->clip > 0 ? json_real(share) : json_null();
 }
 
@@ -141,7 +141,7 @@ static double mean_stages(trainer *t, double density) {
 
 void trainer_report_step(trainer *t, const workload_score *validation) {
     double loss = trainer_loss(t), density = mean_stages(t, t->last.density);
-    double sent = bench_max(t->world, (double)t->tally.wire_bytes);
+    double sent = bench_max(t->world, (double)t->totals.wire_bytes);
     double value = trainer_metric(t, validation);
     const char *metric = t->work.kind->metric;
     if (t->world->lost) /* and the sums with it */
@@ -155,7 +155,7 @@ void trainer_report_step(trainer *t, const workload_score *validation) {
         order_epochs(&t->order, t->step), "lr", trainer_rate(t, t->step), "train_loss",
         bench_report_number(loss), "validation_loss", bench_report_number(validation->loss),
         "density", density, "update_scale", t->last.update_scale, "wire_bytes", (json_int_t)sent,
-        "time_s", t->tally.time_s, "metric", metric, "metric_value", bench_report_number(value),
+        "time_s", t->totals.time_s, "metric", metric, "metric_value", bench_report_number(value),
         metric, bench_report_number(value));
     json_object_update(record, more);
     json_decref(more);
@@ -163,7 +163,7 @@ void trainer_report_step(trainer *t, const workload_score *validation) {
 }
 
 static json_t *phases(trainer *t) {
-    const train_tally *a = &t->tally;
+    const train_totals *a = &t->totals;
     return json_pack("{sf sf sf sf sf sf sf}", "compute", mean(t, a->compute_s), "accumulate",
                      mean(t, a->accumulate_s), "cut", mean(t, a->cut_s), "exchange",
                      mean(t, a->exchange_s), "apply", mean(t, a->apply_s), "wait",
@@ -178,7 +178,7 @@ static json_t *residual_ratio(trainer *t) {
 
 static void add_straggler(trainer *t, json_t *record) {
     double slack = bench_max(t->world, t->last.slack_s);
-    bool known = t->tally.steps > 0 && t->last.straggler != UINT32_MAX && t->pipeline.nstages == 1;
+    bool known = t->totals.steps > 0 && t->last.straggler != UINT32_MAX && t->pipeline.nstages == 1;
     json_object_set_new(record, "slack_s", known ? json_real(slack) : json_null());
     json_object_set_new(record, "straggler", known ? json_integer(t->last.straggler) : json_null());
 }
@@ -200,7 +200,7 @@ static json_t *stages(trainer *t) {
         bench_try(t->world, tamis_pipeline_stage_at(t->pipeline.budget, 0, &first), "first stage");
     if (!t->pipeline.budget || first.straggler == UINT32_MAX)
         return json_null();
-    double mine = t->tally.density_sum / (double)t->tally.exchanges;
+    double mine = t->totals.density_sum / (double)t->totals.exchanges;
     double *all = bench_alloc(t->world->nranks, sizeof *all);
     bench_allgather(t->world, &mine, sizeof mine, all);
     json_t *list = json_array();
@@ -214,7 +214,7 @@ static void add_energy(trainer *t, json_t *record) {
     static const char *const names[] = {"evaluate", NULL};
     tamis_energy_totals totals;
     bench_energy_totals(&t->energy, &totals);
-    bench_energy_add(&t->energy, &totals, (double)t->tally.steps, TRAIN_EVALUATE, names, record);
+    bench_energy_add(&t->energy, &totals, (double)t->totals.steps, TRAIN_EVALUATE, names, record);
 }
 
 static void add_hash(json_t *record, const char *name, uint64_t hash) {
@@ -239,7 +239,7 @@ static void add_sets(const saver *s, json_t *record) {
 
 /* Collective: every rank builds the record, the first one writes it. */
 static json_t *summary(trainer *t, const saver *sets) {
-    const train_tally *a = &t->tally;
+    const train_totals *a = &t->totals;
     double exchanges = a->exchanges ? (double)a->exchanges : 1.0;
     double steps = a->steps ? (double)a->steps : 1.0, p = t->group->nranks;
     double exposed = mean(t, a->exposed_s), time = bench_max(t->world, a->time_s);

@@ -31,8 +31,8 @@ static void open_exchange(trainer *t) {
     config.device = t->device;
     config.bucket_length = t->settings->bucket_length;
     config.worker = (tamis_worker)t->settings->worker;
-    config.wire_type = (tamis_wire_type)t->settings->values;
-    config.wire_type_sum = (tamis_wire_type)t->settings->sum_values;
+    config.value_codec = (tamis_value_codec)t->settings->values;
+    config.sum_codec = (tamis_value_codec)t->settings->sum_values;
     config.residual_decay = t->dense ? 1.0 : t->settings->residual_decay;
     config.update = t->settings->reduce == TRAIN_UPDATE ? &update : NULL;
     config.on_phase = report_phase;
@@ -109,7 +109,7 @@ void trainer_undo(trainer *t) {
     for (size_t i = 0; i < t->optimizer.nstates; i++)
         memcpy(t->optimizer.states[i], t->before.states[i], bytes);
     t->step = t->before.step;
-    t->tally.steps--;
+    t->totals.steps--;
 }
 
 /* -- the life of a trainer -------------------------------------------------------------------- */
@@ -140,8 +140,8 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     out->dense = train_is_dense(settings);
     out->sparse = settings->optimizer == TRAIN_SGD && !out->dense && !settings->dense_segments &&
                   settings->local_steps == 0;
-    out->tally.count_exact = true;
-    out->tally.density_min = INFINITY;
+    out->totals.count_exact = true;
+    out->totals.density_min = INFINITY;
 
     pipeline_open(world, settings, data, &out->work, &out->pipeline);
     out->group = out->pipeline.group;
@@ -301,25 +301,25 @@ static void update(trainer *t) {
     optimizer_update(&t->optimizer, &t->work, &pace, t->grad, t->params);
 }
 
-static void count_density(train_tally *tally, double density) {
-    tally->exchanges++;
-    tally->density_sum += density;
-    tally->density_min = fmin(tally->density_min, density);
-    tally->density_max = fmax(tally->density_max, density);
+static void count_density(train_totals *totals, double density) {
+    totals->exchanges++;
+    totals->density_sum += density;
+    totals->density_min = fmin(totals->density_min, density);
+    totals->density_max = fmax(totals->density_max, density);
 }
 
 static void count_exchange(trainer *t) {
-    train_tally *tally = &t->tally;
+    train_totals *totals = &t->totals;
     exchange_stats(&t->exchange, &t->last);
     const tamis_stats *stats = &t->last;
-    count_density(tally, stats->density);
-    tally->accumulate_s += stats->accumulate_s;
-    tally->cut_s += stats->cut_s;
-    tally->exchange_s += stats->exchange_s;
-    tally->apply_s += stats->apply_s;
-    tally->wait_s += stats->wait_s;
-    tally->rescans += stats->rescans;
-    tally->count_exact = tally->count_exact && stats->selected == stats->target;
+    count_density(totals, stats->density);
+    totals->accumulate_s += stats->accumulate_s;
+    totals->cut_s += stats->cut_s;
+    totals->exchange_s += stats->exchange_s;
+    totals->apply_s += stats->apply_s;
+    totals->wait_s += stats->wait_s;
+    totals->rescans += stats->rescans;
+    totals->count_exact = totals->count_exact && stats->selected == stats->target;
 }
 
 /* With local steps most steps exchange nothing; momenta of one bit travel without a reducer. */
@@ -327,7 +327,7 @@ static void count_sent(trainer *t) {
     if (t->local.handle) {
         local_steps_news news = local_steps_count(&t->local);
         if (news.ended && news.under_way)
-            count_density(&t->tally, news.density);
+            count_density(&t->totals, news.density);
         else if (news.ended)
             count_exchange(t);
         t->last.wire_bytes = news.wire_bytes;
@@ -336,15 +336,15 @@ static void count_sent(trainer *t) {
     } else {
         count_exchange(t);
     }
-    t->tally.wire_bytes += t->last.wire_bytes;
+    t->totals.wire_bytes += t->last.wire_bytes;
 }
 
 static void count_step(trainer *t, double loss, const double at[5]) {
-    train_tally *tally = &t->tally;
-    tally->losses[tally->steps++ % TRAIN_LOSSES] = loss;
-    tally->compute_s += at[1] - at[0] - t->ready_s - t->message_s + at[3] - at[2];
-    tally->message_s += t->message_s;
-    tally->exposed_s += t->ready_s + at[2] - at[1] + at[4] - at[3];
+    train_totals *totals = &t->totals;
+    totals->losses[totals->steps++ % TRAIN_LOSSES] = loss;
+    totals->compute_s += at[1] - at[0] - t->ready_s - t->message_s + at[3] - at[2];
+    totals->message_s += t->message_s;
+    totals->exposed_s += t->ready_s + at[2] - at[1] + at[4] - at[3];
     count_sent(t);
     tamis_energy_step(t->energy.meter, &t->last);
 }
@@ -353,7 +353,7 @@ static void count_step(trainer *t, double loss, const double at[5]) {
 static void clip(trainer *t) {
     double limit = t->settings->clip;
     if (limit > 0.0)
-        t->tally.clipped += optimizer_clip(limit, t->work.length, t->grad) > limit;
+        t->totals.clipped += optimizer_clip(limit, t->work.length, t->grad) > limit;
 }
 
 static void move_density(trainer *t) {
@@ -388,7 +388,7 @@ void trainer_step(trainer *t) {
     count_step(t, loss, at);
     pipeline_balance(&t->pipeline, t->step, t->exchange.reducer);
     govern_step(&t->governor, &t->energy, t->step, t->exchange.reducer);
-    t->tally.time_s += bench_now_s() - at[0];
+    t->totals.time_s += bench_now_s() - at[0];
 }
 
 workload_score trainer_validate(trainer *t) {
@@ -410,10 +410,10 @@ double trainer_metric(const trainer *t, const workload_score *mean) {
 }
 
 double trainer_loss(trainer *t) {
-    uint64_t count = t->tally.steps < TRAIN_LOSSES ? t->tally.steps : TRAIN_LOSSES;
+    uint64_t count = t->totals.steps < TRAIN_LOSSES ? t->totals.steps : TRAIN_LOSSES;
     double sum = 0.0;
     for (uint64_t i = 0; i < count; i++)
-        sum += t->tally.losses[i];
+        sum += t->totals.losses[i];
     return bench_sum(t->world, sum) / ((double)(count ? count : 1) * t->group->nranks);
 }
 

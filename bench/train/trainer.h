@@ -25,7 +25,7 @@ enum { TRAIN_LOSSES = 100 }; /* steps over which a reported training loss is ave
 enum { TRAIN_EVALUATE = TAMIS_ENERGY_USER }; /* phase whose joules are not part of a step */
 
 /** Sums over this rank's steps in this run, without evaluation and files. */
-typedef struct train_tally {
+typedef struct train_totals {
     double time_s;    /* the steps, from first to last */
     double compute_s; /* gradient and optimizer */
     double exposed_s; /* inside ready, start and wait: what the exchange adds to a step */
@@ -35,7 +35,7 @@ typedef struct train_tally {
     double losses[TRAIN_LOSSES]; /* of the last steps, a ring buffer */
     uint64_t steps, exchanges, wire_bytes, rescans, clipped;
     bool count_exact; /* selected == k in every step */
-} train_tally;
+} train_totals;
 
 /** What the last step has changed, as it was before. */
 typedef struct keep {
@@ -70,7 +70,7 @@ typedef struct trainer {
     bench_energy energy;
     govern governor;
     bench_recording recording; /* with settings.record only */
-    train_tally tally;
+    train_totals totals;
     tamis_stats last;  /* of the last step */
     keep before;       /* with settings.elastic only */
     uint64_t gone;     /* ranks that died, with settings.elastic */

@@ -34,43 +34,43 @@ static tamis_status open_coll(tam_coll *coll, uint32_t npeers) {
 }
 
 /* A block that comes in a few bytes becomes floats. */
-enum { LEAST_SLOT = TAM_WIRE_BLOCK * sizeof(float) };
+enum { LEAST_STREAM = TAM_VALUE_BLOCK * sizeof(float) };
 
-static tam_coll coll_of(const tam_wire *wire, void *self, uint32_t rank, const tam_plan *plan,
+static tam_coll coll_of(const tam_p2p *p2p, void *self, uint32_t rank, const tam_plan *plan,
                         size_t chunk) {
     uint32_t streams = plan->nplaces == plan->nranks ? 1 : 2; /* of a message, each way, at most */
     tam_coll coll = {
-        .wire = wire, .self = self, .rank = rank, .plan = *plan, .chunk = chunk / streams};
-    coll.slot = coll.chunk > LEAST_SLOT ? coll.chunk : LEAST_SLOT;
-    coll.room = TAM_COLL_HEAD + streams * coll.slot;
+        .p2p = p2p, .self = self, .rank = rank, .plan = *plan, .chunk = chunk / streams};
+    coll.stream_capacity = coll.chunk > LEAST_STREAM ? coll.chunk : LEAST_STREAM;
+    coll.room = TAM_COLL_HEADER + streams * coll.stream_capacity;
     coll.nplaces = tam_plan_played(plan, rank, coll.place);
     return coll;
 }
 
-tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
+tamis_status tam_coll_open(tam_coll *coll, const tam_p2p *p2p, void *self, uint32_t rank,
                            const tam_plan *plan, size_t chunk) {
-    *coll = coll_of(wire, self, rank, plan, chunk);
+    *coll = coll_of(p2p, self, rank, plan, chunk);
     return open_coll(coll, plan->nranks); /* of an all-to-all */
 }
 
 tamis_status tam_coll_open_beside(tam_coll *coll, const tam_coll *other, const tam_plan *plan) {
     size_t streams = plan->nplaces == plan->nranks ? 1 : 2;
-    *coll = coll_of(other->wire, other->self, other->rank, plan, streams * other->chunk);
+    *coll = coll_of(other->p2p, other->self, other->rank, plan, streams * other->chunk);
     coll->memory = other->memory;
     return open_coll(coll, plan->nranks);
 }
 
-tamis_status tam_coll_open_empty(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
+tamis_status tam_coll_open_empty(tam_coll *coll, const tam_p2p *p2p, void *self, uint32_t rank,
                                  const tam_plan *plan, size_t chunk) {
-    *coll = coll_of(wire, self, rank, plan, chunk);
+    *coll = coll_of(p2p, self, rank, plan, chunk);
     coll->empty = true;
-    coll->room = TAM_COLL_HEAD;
+    coll->room = TAM_COLL_HEADER;
     return open_coll(coll, most_peers(plan));
 }
 
-void tam_coll_close(tam_coll *coll, bool lingers) {
+void tam_coll_close(tam_coll *coll, bool in_flight) {
     tam_free(coll->peers);
-    if (!lingers)
+    if (!in_flight)
         tam_free(coll->memory);
 }
 
@@ -98,7 +98,7 @@ static tamis_status test(tam_coll *coll) {
     if (idle &&
         coll->failed == TAMIS_OK) /* withdrawn messages end before their tickets serve anew */
         return TAMIS_OK;
-    TAM_TRY(coll->wire->test(coll->self, done, &count));
+    TAM_TRY(coll->p2p->test(coll->self, done, &count));
     for (uint32_t i = 0; i < count; i++) {
         uint32_t buffer = done[i].ticket / TAM_COLL_PARTS;
         if (done[i].ticket >= TAM_COLL_FIRST_FAREWELL) {
@@ -126,12 +126,12 @@ static uint32_t queued(const tam_coll *coll, uint32_t nth) {
 
 static tamis_status work(tam_coll *coll, bool *moved) {
     uint32_t buffer;
-    while (coll->headed < coll->waiting &&
-           coll->came_bytes[queued(coll, coll->headed)] != SIZE_MAX) {
-        TAM_TRY(tam_coll_hear_head(coll, queued(coll, coll->headed)));
+    while (coll->nchecked < coll->waiting &&
+           coll->came_bytes[queued(coll, coll->nchecked)] != SIZE_MAX) {
+        TAM_TRY(tam_coll_hear_header(coll, queued(coll, coll->nchecked)));
         *moved = true;
     }
-    while (coll->headed > 0 && coll->in_flight[queued(coll, 0)] == 0) {
+    while (coll->nchecked > 0 && coll->in_flight[queued(coll, 0)] == 0) {
         TAM_TRY(tam_coll_take(coll));
         *moved = true;
     }
@@ -153,7 +153,7 @@ static bool step_done(tam_coll *coll) {
 }
 
 static void next_step(tam_coll *coll) {
-    coll->note += coll->heard;
+    coll->counter += coll->heard;
     coll->heard = 0;
     if (++coll->step < coll->nsteps)
         tam_coll_meet(coll);
@@ -231,7 +231,7 @@ void tam_coll_begin_gather(tam_coll *coll, const void *send, size_t bytes, void 
     coll->bytes = bytes;
     coll->type = NULL;
     coll->tag = NULL;
-    coll->note = 0;
+    coll->counter = 0;
     if (!coll->empty && bytes > 0)
         memcpy(coll->recv + coll->rank * bytes, send, bytes);
     begin(coll, TAM_PHASE_GATHER, bytes, coll->plan.nstages);
@@ -247,29 +247,29 @@ void tam_coll_begin_sum(tam_coll *coll, float *values, size_t count, const tam_t
     coll->bytes = count;
     coll->type = NULL;
     coll->tag = tag;
-    coll->note = tag ? tag->note : 0;
+    coll->counter = tag ? tag->counter : 0;
     coll->fuses = fuses(coll, count * sizeof(float));
     begin(coll, TAM_PHASE_SCATTER, count, 2 * coll->plan.nstages - coll->fuses);
 }
 
-void tam_coll_begin_scatter(tam_coll *coll, const tam_wire_type *type, const void *coded,
+void tam_coll_begin_scatter(tam_coll *coll, const tam_value_codec *type, const void *coded,
                             float *values, size_t count, const tam_tag *tag) {
     coll->recv = (unsigned char *)(void *)values;
     coll->coded = (unsigned char *)(uintptr_t)coded; /* never written through this */
     coll->bytes = count;
     coll->type = type;
     coll->tag = tag;
-    coll->note = tag ? tag->note : 0;
+    coll->counter = tag ? tag->counter : 0;
     coll->fuses = false;
     begin(coll, TAM_PHASE_SCATTER, count, coll->plan.nstages);
 }
 
-void tam_coll_begin_spread(tam_coll *coll, const tam_wire_type *type, void *coded, size_t count) {
+void tam_coll_begin_spread(tam_coll *coll, const tam_value_codec *type, void *coded, size_t count) {
     coll->coded = coded;
     coll->bytes = count;
     coll->type = type;
     coll->tag = NULL;
-    coll->note = 0;
+    coll->counter = 0;
     begin(coll, TAM_PHASE_SPREAD, count, coll->plan.nstages);
 }
 
@@ -282,7 +282,7 @@ void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at
     coll->recv_at = recv_at;
     coll->type = NULL;
     coll->tag = NULL;
-    coll->note = 0;
+    coll->counter = 0;
     if (!coll->empty && send_at[own + 1] > send_at[own])
         memcpy(coll->recv + recv_at[own], coll->send + send_at[own],
                send_at[own + 1] - send_at[own]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Collectives over a wire, as state machines: begin one, then advance it until it is done. Nothing
- * here waits, so that thousands of ranks can run in one thread (transport/simulated.h); a rank on a
- * real wire waits in drive.c.
+ * Collectives over point-to-point (p2p) links, as state machines: begin one, then advance it until
+ * it is done. Nothing here waits, so that thousands of ranks can run in one thread
+ * (transport/simulated.h); a rank of a real network waits in drive.c.
  *
  * A collective is a list of steps. In a step a rank exchanges streams of bytes with the ranks of
  * its group, chunk by chunk:
@@ -22,8 +22,8 @@
 
 #include "collectives/coll/envelope.h"
 #include "lib/base/transport.h"
-#include "lib/base/wire.h"
-#include "lib/base/wire_type.h"
+#include "lib/base/p2p.h"
+#include "lib/base/value_codec.h"
 #include "lib/policy/plan.h"
 
 enum {
@@ -31,12 +31,12 @@ enum {
     TAM_COLL_GOING = 6,   /* and that send */
     TAM_COLL_BUFFERS = TAM_COLL_COMING + TAM_COLL_GOING, /* and one that is not sent: own parts */
     TAM_COLL_PARTS =
-        3, /* messages of a buffer: a head, and two streams that travel by themselves */
+        3, /* messages of a buffer: a header, and two streams that travel by themselves */
     TAM_COLL_FAREWELLS = 8, /* in flight at once, whatever else is stuck */
     TAM_COLL_FIRST_FAREWELL = TAM_COLL_PARTS * TAM_COLL_BUFFERS, /* their tickets */
     TAM_COLL_TICKETS = TAM_COLL_FIRST_FAREWELL + TAM_COLL_FAREWELLS,
     TAM_COLL_DRAINED = TAM_COLL_PARTS * TAM_COLL_COMING / 2,
-    TAM_COLL_HEAD = 128,             /* room for an envelope and a tag */
+    TAM_COLL_HEADER = 128,           /* room for an envelope and a tag */
     TAM_COLL_CHUNK = TAM_PLAN_PIECE, /* bytes of streams in a message, a multiple of 128 */
     TAM_COLL_LEVELS = TAM_PLAN_STAGES + 1
 };
@@ -44,7 +44,7 @@ enum {
 /* Of one level each; and one to hear the next message. A rank that plays two places has them twice,
  * but in its first stage both in the same buffers. */
 _Static_assert((int)TAM_PLAN_SUMS < (int)TAM_COLL_COMING, "partial sums have buffers");
-_Static_assert((int)TAM_COLL_TICKETS <= (int)TAM_WIRE_TICKETS, "wires have so many tickets");
+_Static_assert((int)TAM_COLL_TICKETS <= (int)TAM_P2P_TICKETS, "p2p links have so many tickets");
 
 typedef enum tam_phase {
     TAM_PHASE_GATHER,
@@ -74,11 +74,11 @@ typedef struct tam_turn {
     uint32_t chunk, nth, first;
 } tam_turn;
 
-/** Long streams come on a lane of their own, and are received once their head was found good. */
-enum { TAM_LANE_HEADS, TAM_LANE_STREAMS };
+/** Long streams come on a lane of their own, and are received once their header was found good. */
+enum { TAM_LANE_HEADERS, TAM_LANE_STREAMS };
 
 /** Partial sums of a chunk, a binary counter whose carries are additions (lib/base/tree.h). */
-typedef struct tam_counter {
+typedef struct tam_partials {
     uint32_t depth;
     bool own_added;
     struct {
@@ -86,16 +86,16 @@ typedef struct tam_counter {
         int32_t buffer; /* that holds the values; -1: the vector itself */
         float *values;
     } stack[TAM_COLL_LEVELS];
-} tam_counter;
+} tam_partials;
 
 typedef struct tam_coll {
-    const tam_wire *wire;
+    const tam_p2p *p2p;
     void *self;
     uint32_t rank;
     tam_plan plan;
     uint32_t place[2], nplaces; /* this rank's */
     size_t chunk;               /* bytes of a stream in a message */
-    size_t slot;                /* room for them in a buffer: at least a block of floats */
+    size_t stream_capacity;     /* room for one in a buffer: at least a block of floats */
     bool empty; /* only sizes matter: streams do not travel, and no memory of theirs is touched */
 
     /* Part p of buffer b has ticket TAM_COLL_PARTS * b + p. Those below TAM_COLL_COMING receive. */
@@ -103,9 +103,9 @@ typedef struct tam_coll {
     size_t room;                          /* bytes of a buffer */
     uint32_t in_flight[TAM_COLL_BUFFERS]; /* messages of the buffer */
     uint32_t holders[TAM_COLL_BUFFERS];   /* what still needs its content; 0: the buffer is free */
-    size_t came_bytes[TAM_COLL_COMING];   /* of the head; SIZE_MAX: not yet */
+    size_t came_bytes[TAM_COLL_COMING];   /* of the header; SIZE_MAX: not yet */
     uint32_t queue[TAM_COLL_COMING], first, waiting; /* receives, in the order of posting, */
-    uint32_t headed;                                 /* of which the heads of so many are good */
+    uint32_t nchecked;                               /* of which the headers of so many are good */
     uint32_t nsending;                               /* buffers, */
     uint32_t going_to[TAM_COLL_GOING];               /* each to this rank */
     struct {
@@ -118,13 +118,13 @@ typedef struct tam_coll {
     uint64_t number, call;
     tam_phase kind; /* GATHER, SCATTER: a sum, RUNS */
     const tam_tag *tag;
-    uint64_t note;  /* of the tags of all ranks whose parts were added before this step, */
-    uint64_t heard; /* and in it */
+    uint64_t counter; /* of the tags of all ranks whose parts were added before this step, */
+    uint64_t heard;   /* and in it */
     const unsigned char *send;
     unsigned char *recv;
-    size_t bytes;              /* that each rank gives, all-gather; floats that are summed */
-    const tam_wire_type *type; /* of values that are summed in another form; NULL: floats */
-    unsigned char *coded;      /* all of them in that form, or their sums */
+    size_t bytes;                /* that each rank gives, all-gather; floats that are summed */
+    const tam_value_codec *type; /* of values that are summed encoded; NULL: floats */
+    unsigned char *coded;        /* all of them encoded, or their sums */
     const size_t *send_at, *recv_at;
     uint32_t step, nsteps;
     bool fuses; /* the sum's last stage */
@@ -138,8 +138,8 @@ typedef struct tam_coll {
     uint32_t nchunks;
     tam_peer *peers;
     uint32_t npeers, last[2]; /* the last that adds to the sums of each of this rank's places */
-    tam_turn posted, heading, taken, sent; /* the next receive, head, message to take, send */
-    tam_counter counters[2];
+    tam_turn posted, checked, taken, sent; /* the next receive, header, message to take, send */
+    tam_partials partials[2];
 
     /* After a failure. */
     tamis_status failed;
@@ -151,33 +151,33 @@ typedef struct tam_coll {
     uint32_t drained[TAM_COLL_DRAINED]; /* [ndrained] peers whose messages are taken and ignored */
     uint32_t ndrained;
 
-    uint64_t messages, wire_bytes; /* sent since open; a head and its streams are one message */
+    uint64_t messages, wire_bytes; /* sent since open; a header and its streams are one message */
 } tam_coll;
 
 /** @param  chunk  bytes of streams in a message: at most TAM_COLL_CHUNK, a multiple of 128 */
-tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
+tamis_status tam_coll_open(tam_coll *coll, const tam_p2p *p2p, void *self, uint32_t rank,
                            const tam_plan *plan, size_t chunk);
-/** Another plan over the same wire, in the same memory: only one of both has a collective under way
- * at a time. The memory is freed with the one that is closed last: close the other as if it
- * lingered. */
+/** Another plan over the same p2p links, in the same memory: only one of both has a collective
+ * under way at a time. The memory is freed with the one that is closed last: close the other as if
+ * its buffers were in flight. */
 tamis_status tam_coll_open_beside(tam_coll *coll, const tam_coll *other, const tam_plan *plan);
-/** One that is empty, for a wire that carries heads alone (tam_sim_config.held): its memory is a
- * few KB, so that thousands of ranks fit into one process. No all-to-all, and no tags. */
-tamis_status tam_coll_open_empty(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
+/** One that is empty, for a p2p link that carries headers alone (tam_sim_config.held): its memory
+ * is a few KB, so that thousands of ranks fit into one process. No all-to-all, and no tags. */
+tamis_status tam_coll_open_empty(tam_coll *coll, const tam_p2p *p2p, void *self, uint32_t rank,
                                  const tam_plan *plan, size_t chunk);
-/** @param  lingers  the wire, or another coll, may still use buffers: they stay */
-void tam_coll_close(tam_coll *coll, bool lingers);
+/** @param  in_flight  the p2p link, or another coll, may still use buffers: they stay */
+void tam_coll_close(tam_coll *coll, bool in_flight);
 
 /** As the entries of tam_transport. The memory must stay until the collective is done. */
 void tam_coll_begin_gather(tam_coll *coll, const void *send, size_t bytes, void *recv);
 void tam_coll_begin_sum(tam_coll *coll, float *values, size_t count, const tam_tag *tag);
-/** The halves of a sum of values that travel in another form, a list of them (wire_type.h): slices
+/** The halves of a sum of values that travel encoded (value_codec.h): slices
  * end where blocks do. Scatter: `values` are what this rank's coded ones decode to; at the slices
  * that it owns (lib/policy/slices.h) they become sums, elsewhere they are undefined. Spread: of all
  * sums in their form the rank has those, and then all. */
-void tam_coll_begin_scatter(tam_coll *coll, const tam_wire_type *type, const void *coded,
+void tam_coll_begin_scatter(tam_coll *coll, const tam_value_codec *type, const void *coded,
                             float *values, size_t count, const tam_tag *tag);
-void tam_coll_begin_spread(tam_coll *coll, const tam_wire_type *type, void *coded, size_t count);
+void tam_coll_begin_spread(tam_coll *coll, const tam_value_codec *type, void *coded, size_t count);
 void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at, void *recv,
                          const size_t *recv_at);
 
@@ -223,7 +223,7 @@ size_t tam_coll_slices(const tam_coll *coll, uint32_t place, size_t *length);
 size_t tam_coll_elements(const tam_coll *coll, uint32_t place, uint32_t chunk, size_t *count);
 
 /** sum.c: add to the sums for this rank's place number `which` what came from the place at `digit`,
- * in the order of digits. The buffer is held while its values are in the counter. add_up: no more
+ * in the order of digits. The buffer is held while its values are in the stack. add_up: no more
  * comes for this chunk. */
 void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk, int32_t buffer,
                   float *values);
@@ -236,11 +236,11 @@ size_t tam_turn_bytes(const tam_coll *coll, const tam_turn *t);
 bool tam_turn_tagged(const tam_coll *coll, const tam_turn *t);
 bool tam_turn_settle(const tam_coll *coll, tam_turn *t);
 
-/** messages.c: post the next send or receive into a free buffer; check the next head, which came,
+/** messages.c: post the next send or receive into a free buffer; check the next header, which came,
  * and post receives for the streams that it announces; take the next message, all of which came. */
 tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer);
 tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer);
-tamis_status tam_coll_hear_head(tam_coll *coll, uint32_t buffer);
+tamis_status tam_coll_hear_header(tam_coll *coll, uint32_t buffer);
 tamis_status tam_coll_take(tam_coll *coll);
 
 /** farewell.c: tell the next peers, as long as there are tickets. @return whether all were told */

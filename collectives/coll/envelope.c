@@ -27,7 +27,7 @@ tamis_status tam_envelope_open(const tam_envelope *e, size_t came, uint32_t from
     if (came < sizeof *e || e->magic != TAM_ENVELOPE_MAGIC)
         return refuse(from, self, "it does not begin as one of this version");
     if (e->bytes != came - sizeof *e)
-        return refuse(from, self, "it was cut short, or its head was damaged on the way");
+        return refuse(from, self, "it was cut short, or its header was damaged on the way");
     if (e->check != hash_of(e, e->bytes))
         return refuse(from, self, damaged);
     return e->rank == from ? TAMIS_OK : refuse(from, self, "it names another sender");
@@ -42,7 +42,7 @@ tamis_status tam_envelope_compare(const tam_envelope *e, const tam_envelope_due 
             "options and TAMIS_PLAN, and use the reducers of a communicator in the same order");
     if (e->step != due->step || e->chunk != due->chunk)
         return refuse(due->rank, self, "it belongs to another stage");
-    if (e->bytes != due->bytes || (due->has_note && e->note != due->note))
+    if (e->bytes != due->bytes || (due->extra_known && e->extra != due->extra))
         return refuse(due->rank, self, "it is longer or shorter than announced");
     return TAMIS_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The head of every message of a collective. Each hop is checked: that both ranks are in the same
+ * The header of every message of a collective. Each hop is checked: that both ranks are in the same
  * call and agree on all that describes it, and that nothing was damaged. What is equal along all
  * edges of a plan is equal on all ranks.
  *
@@ -24,9 +24,9 @@ typedef struct tam_envelope {
     uint64_t check;   /* hash of the rest of the message */
     uint64_t streams; /* hash of the streams that travel by themselves; 0: none do */
     uint64_t call;    /* hash of what describes the collective: kind, sizes, plan, tag */
-    uint64_t note;    /* of a sum: the notes of the ranks whose parts were added, added up; of an
+    uint64_t extra; /* of a sum: the counters of the tags of all ranks whose parts were added; of an
                       all-to-all: bytes of the run; of a sender that gave up: the rank to blame */
-    uint32_t rank;    /* the sender */
+    uint32_t rank;  /* the sender */
     uint32_t chunk;
     uint32_t bytes; /* that follow */
     uint8_t step;   /* of the collective */
@@ -38,8 +38,8 @@ typedef struct tam_envelope {
 typedef struct tam_envelope_due {
     uint64_t call;
     uint32_t number, rank, chunk, bytes, step;
-    bool has_note; /* the note is known */
-    uint64_t note;
+    bool extra_known; /* it is known */
+    uint64_t extra;
 } tam_envelope_due;
 
 /** Set magic, check and bytes. @param  bytes  behind the envelope */

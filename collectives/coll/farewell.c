@@ -46,24 +46,24 @@ uint32_t tam_coll_untaken(const tam_coll *coll) {
 
 void tam_coll_cancel(tam_coll *coll) {
     for (uint32_t i = 0; i < 2 * coll->ndrained; i++)
-        coll->wire->cancel(coll->self, i / 2 + i % 2 * TAM_COLL_DRAINED);
+        coll->p2p->cancel(coll->self, i / 2 + i % 2 * TAM_COLL_DRAINED);
     for (uint32_t t = 0; t < TAM_COLL_FIRST_FAREWELL; t++) {
         if (coll->in_flight[t / TAM_COLL_PARTS] > 0)
-            coll->wire->cancel(coll->self, t);
+            coll->p2p->cancel(coll->self, t);
     }
     for (uint32_t i = 0; i < TAM_COLL_FAREWELLS; i++) {
         if (coll->leaving[i])
-            coll->wire->cancel(coll->self, TAM_COLL_FIRST_FAREWELL + i);
+            coll->p2p->cancel(coll->self, TAM_COLL_FIRST_FAREWELL + i);
     }
 }
 
 static void withdraw_receives(tam_coll *coll) {
     for (uint32_t b = 0; b < TAM_COLL_COMING; b++) {
         for (uint32_t p = 0; p < TAM_COLL_PARTS && coll->in_flight[b] > 0; p++)
-            coll->wire->cancel(coll->self, TAM_COLL_PARTS * b + p);
+            coll->p2p->cancel(coll->self, TAM_COLL_PARTS * b + p);
         coll->in_flight[b] = 0;
     }
-    coll->waiting = coll->headed = coll->ndrained = 0;
+    coll->waiting = coll->nchecked = coll->ndrained = 0;
 }
 
 void tam_coll_fail(tam_coll *coll, tamis_status status, uint32_t blamed) {
@@ -74,7 +74,7 @@ void tam_coll_fail(tam_coll *coll, tamis_status status, uint32_t blamed) {
     withdraw_receives(coll);
     coll->farewell = (tam_envelope){.call = coll->call,
                                     .number = (uint32_t)coll->number,
-                                    .note = blamed,
+                                    .extra = blamed,
                                     .rank = coll->rank,
                                     .step = (uint8_t)coll->step,
                                     .status = (uint8_t)status};
@@ -116,7 +116,7 @@ static bool next_to_tell(tam_coll *coll) {
 tamis_status tam_coll_drain(tam_coll *coll, uint32_t ticket) {
     const tam_message m = {coll->drained[ticket % TAM_COLL_DRAINED], ticket / TAM_COLL_DRAINED,
                            false, coll->memory, coll->room};
-    return coll->wire->post(coll->self, ticket, &m);
+    return coll->p2p->post(coll->self, ticket, &m);
 }
 
 /* A peer that has all it needs of this call still waits for its messages to be taken. */
@@ -138,10 +138,10 @@ tamis_status tam_coll_tell(tam_coll *coll, bool *all) {
     while (next_to_tell(coll)) {
         if (!find_ticket(coll, &nth))
             return TAMIS_OK;
-        const tam_message m = {coll->peers[coll->farewell_nth].rank, TAM_LANE_HEADS, true,
+        const tam_message m = {coll->peers[coll->farewell_nth].rank, TAM_LANE_HEADERS, true,
                                &coll->farewell, sizeof coll->farewell};
         TAM_TRY(begin_to_drain(coll, m.peer));
-        TAM_TRY(coll->wire->post(coll->self, TAM_COLL_FIRST_FAREWELL + nth, &m));
+        TAM_TRY(coll->p2p->post(coll->self, TAM_COLL_FIRST_FAREWELL + nth, &m));
         coll->leaving[nth] = true;
         coll->farewell_nth++;
         coll->told++;

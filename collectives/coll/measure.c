@@ -26,7 +26,7 @@ typedef struct times {
     uint32_t count;
 } times;
 
-static void note(times *t, uint64_t begin_ns) {
+static void record(times *t, uint64_t begin_ns) {
     uint64_t end_ns = tam_clock_ns();
     if (t->count < TAM_TUNE_ROUNDS)
         t->ns[t->count++] = end_ns > begin_ns ? (double)(end_ns - begin_ns) : 1.0;
@@ -95,7 +95,7 @@ static tamis_status exchange(measure *m, tam_tune_exchange kind, times *t) {
     uint64_t begin_ns = tam_clock_ns();
     tam_coll_begin_runs(coll, m->send, m->send_at, m->recv, m->recv_at);
     TAM_TRY(tam_coll_run(coll, m->call));
-    note(t, begin_ns);
+    record(t, begin_ns);
     return TAMIS_OK;
 }
 
@@ -160,29 +160,29 @@ static tamis_status measure_net(measure *m) {
 
 /* -- trial ------------------------------------------------------------------------------------ */
 
-/* The usual plan, and others. Messages of all go over one wire, one collective at a time: none has
- * messages in flight before it begins or after it is done. */
+/* The usual plan, and others. Messages of all go over the same p2p links, one collective at a time:
+ * none has messages in flight before it begins or after it is done. */
 typedef struct trial {
     uint32_t nplans;
     tam_coll *colls[TAM_TUNE_PLANS], others[TAM_TUNE_OTHERS];
     times of[TAM_TUNE_PLANS][2]; /* few values, many */
     uint32_t floats[2];
-    unsigned char *gathered; /* [nranks * slot_bytes of many] */
+    unsigned char *gathered; /* [nranks * packet_bytes of many] */
     float *values;           /* [many] */
 } trial;
 
-static size_t slot_bytes(const measure *m, uint32_t floats) {
-    return TAM_TUNE_SLOT + floats / m->nranks * sizeof(float);
+static size_t packet_bytes(const measure *m, uint32_t floats) {
+    return TAM_TUNE_PACKET + floats / m->nranks * sizeof(float);
 }
 
 static tamis_status time_step(measure *m, trial *t, uint32_t plan, uint32_t which) {
     tam_coll *coll = t->colls[plan];
     uint64_t begin_ns = tam_clock_ns();
-    tam_coll_begin_gather(coll, t->values, slot_bytes(m, t->floats[which]), t->gathered);
+    tam_coll_begin_gather(coll, t->values, packet_bytes(m, t->floats[which]), t->gathered);
     TAM_TRY(tam_coll_run(coll, m->call));
     tam_coll_begin_sum(coll, t->values, t->floats[which], NULL);
     TAM_TRY(tam_coll_run(coll, m->call));
-    note(&t->of[plan][which], begin_ns);
+    record(&t->of[plan][which], begin_ns);
     return TAMIS_OK;
 }
 
@@ -242,7 +242,7 @@ static tamis_status open_trial(measure *m, trial *t) {
         TAM_TRY(tam_coll_open_beside(&t->others[i], &s->coll, &s->tried[i]));
     }
     t->values = tam_alloc_array(many, sizeof t->values[0]);
-    t->gathered = tam_alloc_array(m->nranks, slot_bytes(m, many));
+    t->gathered = tam_alloc_array(m->nranks, packet_bytes(m, many));
     if (!t->values || !t->gathered)
         return tam_fail(TAMIS_E_NOMEM, "no memory to try the plans of %u ranks", m->nranks);
     return TAMIS_OK;
@@ -259,9 +259,9 @@ static void close_trial(trial *t, bool frees) {
     }
 }
 
-/* A wire that lingers may still use memory of a collective that failed. */
+/* A p2p link whose buffers stay in flight may still use memory of a collective that failed. */
 static bool may_free(const measure *m, tamis_status status) {
-    return tamis_status_loss(status) != TAMIS_LOST_COMM || !m->s->coll.wire->lingers;
+    return tamis_status_loss(status) != TAMIS_LOST_COMM || !m->s->coll.p2p->stays_in_flight;
 }
 
 static tamis_status try_plans(measure *m, tam_plan *best) {

@@ -21,7 +21,7 @@
 enum { TAM_MEASURE_LEFT_NS = 1000000000 };
 
 /** At least 3 ranks, which work by the usual plan. Fills s->net, measured and gain. After a failure
- * the communicator is lost; memory that the wire may still use stays allocated.
+ * the communicator is lost; memory that the p2p link may still use stays allocated.
  * @param  plan  [out]  that all ranks shall take */
 tamis_status tam_measure(tam_staged *s, tam_call *call, tam_plan *plan);
 

@@ -118,18 +118,18 @@ static void find_stage(tam_coll *coll) {
 /* Of coded values that are summed as many are in a message as of floats: whole blocks. */
 static void find_part(tam_coll *coll) {
     bool spread = coll->phase == TAM_PHASE_SPREAD;
-    size_t blocks = coll->chunk / (TAM_WIRE_BLOCK * sizeof(float));
+    size_t blocks = coll->chunk / (TAM_VALUE_BLOCK * sizeof(float));
     coll->packed = coll->type && (spread || coll->stage == 0);
     coll->part = coll->chunk;
     if (coll->packed && !spread)
-        coll->part = (blocks > 0 ? blocks : 1) * tam_wire_bytes(coll->type, TAM_WIRE_BLOCK);
+        coll->part = (blocks > 0 ? blocks : 1) * tam_value_bytes(coll->type, TAM_VALUE_BLOCK);
 }
 
 void tam_coll_meet(tam_coll *coll) {
     coll->npeers = 0;
     coll->sent = (tam_turn){.sends = true};
-    coll->posted = coll->heading = coll->taken = (tam_turn){0};
-    memset(coll->counters, 0, sizeof coll->counters);
+    coll->posted = coll->checked = coll->taken = (tam_turn){0};
+    memset(coll->partials, 0, sizeof coll->partials);
     coll->known.memory = NULL;
     if (coll->kind == TAM_PHASE_RUNS) {
         coll->phase = TAM_PHASE_RUNS;

@@ -15,20 +15,20 @@ static unsigned char *buffer_of(const tam_coll *coll, uint32_t b) {
 }
 
 static tamis_status post(tam_coll *coll, uint32_t buffer, uint32_t part, const tam_message *m) {
-    TAM_TRY(coll->wire->post(coll->self, TAM_COLL_PARTS * buffer + part, m));
+    TAM_TRY(coll->p2p->post(coll->self, TAM_COLL_PARTS * buffer + part, m));
     coll->in_flight[buffer]++;
     coll->wire_bytes += m->sends ? m->bytes : 0;
     return TAMIS_OK;
 }
 
 /* Where a direct stream of a message lies. Parts of sums come into the buffer, to be added: behind
- * the other stream if that one is not longer than a chunk, and so came with the head. */
+ * the other stream if that one is not longer than a chunk, and so came with the header. */
 static unsigned char *direct_place(const tam_coll *coll, const tam_turn *t, uint32_t i,
                                    uint32_t buffer) {
     const tam_peer *p = tam_turn_peer(coll, t);
     if (!t->sends && coll->phase == TAM_PHASE_SCATTER)
-        return buffer_of(coll, buffer) + TAM_COLL_HEAD +
-               (p->nin > 1 && !p->in[1].direct ? 1 : i) * coll->slot;
+        return buffer_of(coll, buffer) + TAM_COLL_HEADER +
+               (p->nin > 1 && !p->in[1].direct ? 1 : i) * coll->stream_capacity;
     return tam_coll_place(coll, t->sends ? &p->out[i] : &p->in[i], (uint64_t)t->chunk * coll->part,
                           t->sends);
 }
@@ -88,12 +88,12 @@ static size_t fill(tam_coll *coll, const tam_turn *t, unsigned char *message) {
     return (size_t)(at - begin);
 }
 
-/* Of an all-to-all, the bytes of the run, on which the two ranks may not agree. */
-static uint64_t note_of(const tam_coll *coll, const tam_turn *t) {
+/* For an all-to-all: the run's length, which the ranks may disagree on. */
+static uint64_t extra_of(const tam_coll *coll, const tam_turn *t) {
     const tam_peer *p = tam_turn_peer(coll, t);
     if (coll->phase == TAM_PHASE_RUNS)
         return t->sends ? p->out[0].bytes : p->in[0].bytes;
-    return coll->note;
+    return coll->counter;
 }
 
 tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
@@ -102,7 +102,7 @@ tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
     tam_envelope *e = (tam_envelope *)(void *)message;
     size_t bytes = fill(coll, t, message);
     *e = (tam_envelope){.call = coll->call,
-                        .note = note_of(coll, t),
+                        .extra = extra_of(coll, t),
                         .streams = hash_direct(coll, t, buffer),
                         .number = (uint32_t)coll->number,
                         .rank = coll->rank,
@@ -111,25 +111,25 @@ tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
                         .tagged = tam_turn_tagged(coll, t)};
     tam_envelope_seal(e, bytes);
     bytes = coll->empty ? tam_turn_bytes(coll, t) : bytes;
-    const tam_message head = {tam_turn_peer(coll, t)->rank, TAM_LANE_HEADS, true, message,
-                              sizeof *e + bytes};
+    const tam_message header = {tam_turn_peer(coll, t)->rank, TAM_LANE_HEADERS, true, message,
+                                sizeof *e + bytes};
     coll->holders[buffer] = 1;
     coll->nsending++;
-    coll->going_to[buffer - TAM_COLL_COMING] = head.peer;
+    coll->going_to[buffer - TAM_COLL_COMING] = header.peer;
     coll->messages++;
-    TAM_TRY(post(coll, buffer, 0, &head));
+    TAM_TRY(post(coll, buffer, 0, &header));
     TAM_TRY(post_direct(coll, t, buffer));
     coll->sent.nth++;
     return TAMIS_OK;
 }
 
 tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer) {
-    const tam_message head = {tam_turn_peer(coll, &coll->posted)->rank, TAM_LANE_HEADS, false,
-                              buffer_of(coll, buffer), coll->room};
+    const tam_message header = {tam_turn_peer(coll, &coll->posted)->rank, TAM_LANE_HEADERS, false,
+                                buffer_of(coll, buffer), coll->room};
     coll->holders[buffer] = 1;
     coll->came_bytes[buffer] = SIZE_MAX;
     coll->queue[(coll->first + coll->waiting++) % TAM_COLL_COMING] = buffer;
-    TAM_TRY(post(coll, buffer, 0, &head));
+    TAM_TRY(post(coll, buffer, 0, &header));
     coll->posted.nth++;
     return TAMIS_OK;
 }
@@ -157,7 +157,7 @@ static tamis_status pass_on(tam_coll *coll, const tam_envelope *e, uint32_t from
     tamis_status status = (tamis_status)e->status;
     if (tamis_status_loss(status) != TAMIS_LOST_COMM)
         status = TAMIS_E_PROTOCOL;
-    blame(coll, e->note < coll->plan.nranks ? (uint32_t)e->note : from, status);
+    blame(coll, e->extra < coll->plan.nranks ? (uint32_t)e->extra : from, status);
     if (status == TAMIS_E_TIMEOUT)
         return tam_fail(status, "rank %u heard from rank %u that rank(s) %u did not answer in time",
                         coll->rank, from, coll->blamed);
@@ -165,8 +165,8 @@ static tamis_status pass_on(tam_coll *coll, const tam_envelope *e, uint32_t from
                     coll->rank, from, tamis_status_name(status), coll->blamed);
 }
 
-static tamis_status check_head(tam_coll *coll, uint32_t buffer) {
-    const tam_turn *t = &coll->heading;
+static tamis_status check_header(tam_coll *coll, uint32_t buffer) {
+    const tam_turn *t = &coll->checked;
     const tam_envelope *e = (const tam_envelope *)(const void *)buffer_of(coll, buffer);
     const tam_envelope_due due = {.call = coll->call,
                                   .number = (uint32_t)coll->number,
@@ -174,8 +174,8 @@ static tamis_status check_head(tam_coll *coll, uint32_t buffer) {
                                   .chunk = t->chunk,
                                   .step = coll->step,
                                   .bytes = (uint32_t)inline_bytes(coll, t),
-                                  .has_note = coll->phase == TAM_PHASE_RUNS,
-                                  .note = note_of(coll, t)};
+                                  .extra_known = coll->phase == TAM_PHASE_RUNS,
+                                  .extra = extra_of(coll, t)};
     TAM_TRY(tam_envelope_open(e, coll->came_bytes[buffer], due.rank, coll->rank));
     if (e->status != 0)
         return pass_on(coll, e, due.rank);
@@ -184,13 +184,13 @@ static tamis_status check_head(tam_coll *coll, uint32_t buffer) {
     return tam_envelope_compare(e, &due, coll->rank);
 }
 
-tamis_status tam_coll_hear_head(tam_coll *coll, uint32_t buffer) {
-    tam_turn_settle(coll, &coll->heading);
-    uint32_t from = tam_turn_peer(coll, &coll->heading)->rank;
-    TAM_TRY(blame(coll, from, check_head(coll, buffer)));
-    TAM_TRY(post_direct(coll, &coll->heading, buffer));
-    coll->headed++;
-    coll->heading.nth++;
+tamis_status tam_coll_hear_header(tam_coll *coll, uint32_t buffer) {
+    tam_turn_settle(coll, &coll->checked);
+    uint32_t from = tam_turn_peer(coll, &coll->checked)->rank;
+    TAM_TRY(blame(coll, from, check_header(coll, buffer)));
+    TAM_TRY(post_direct(coll, &coll->checked, buffer));
+    coll->nchecked++;
+    coll->checked.nth++;
     return TAMIS_OK;
 }
 
@@ -202,8 +202,8 @@ static void add_part(tam_coll *coll, uint32_t buffer, const tam_stream *s, unsig
         tam_coll_add_up(coll, which, chunk);
 }
 
-/* Where stream i of a message lies that came with its head, or by itself; `at`: of the next that
- * came with the head. */
+/* Where stream i of a message lies that came with its header, or by itself; `at`: of the next that
+ * came with the header. */
 static unsigned char *came(tam_coll *coll, uint32_t buffer, uint32_t i, unsigned char **at) {
     const tam_turn *t = &coll->taken;
     const tam_stream *s = &tam_turn_peer(coll, t)->in[i];
@@ -220,14 +220,14 @@ static tamis_status decode_streams(tam_coll *coll, uint32_t buffer, unsigned cha
     const tam_peer *p = tam_turn_peer(coll, &coll->taken);
     unsigned char *aside = buffer_of(coll, TAM_COLL_BUFFERS);
     for (uint32_t i = 0; i < p->nin && !coll->empty; i++)
-        memcpy(aside + i * coll->slot, came(coll, buffer, i, &at),
+        memcpy(aside + i * coll->stream_capacity, came(coll, buffer, i, &at),
                tam_coll_part(coll, &p->in[i], coll->taken.chunk));
     for (uint32_t i = 0; i < p->nin; i++) {
-        unsigned char *to = buffer_of(coll, buffer) + TAM_COLL_HEAD + i * coll->slot;
+        unsigned char *to = buffer_of(coll, buffer) + TAM_COLL_HEADER + i * coll->stream_capacity;
         size_t count;
         tam_coll_elements(coll, p->in[i].place, coll->taken.chunk, &count);
-        if (!coll->empty &&
-            !tam_wire_decode(coll->type, aside + i * coll->slot, count, (float *)(void *)to))
+        if (!coll->empty && !tam_value_decode(coll->type, aside + i * coll->stream_capacity, count,
+                                              (float *)(void *)to))
             return tam_fail(TAMIS_E_PROTOCOL,
                             "values of rank %u, as received by rank %u, were refused: a scale is "
                             "negative or infinite",
@@ -266,12 +266,12 @@ tamis_status tam_coll_take(tam_coll *coll) {
     TAM_TRY(blame(coll, p->rank, tam_envelope_check(e, streams, coll->rank)));
     bool counts = coll->phase == TAM_PHASE_SCATTER && coll->taken.chunk == 0;
     if (counts && p->nin > 0 && p->in[0].place == coll->place[0]) /* the other place hears it too */
-        coll->heard += e->note;
+        coll->heard += e->extra;
     TAM_TRY(blame(coll, p->rank, take_streams(coll, buffer)));
     coll->holders[buffer]--;
     coll->first = (coll->first + 1) % TAM_COLL_COMING;
     coll->waiting--;
-    coll->headed--;
+    coll->nchecked--;
     coll->taken.nth++;
     return TAMIS_OK;
 }

@@ -14,7 +14,7 @@ tamis_status tam_staged_sum(void *arg, float *values, size_t count, tam_call *ca
     tam_staged *s = arg;
     tam_coll_begin_sum(&s->coll, values, count, call->tag);
     TAM_TRY(tam_coll_run(&s->coll, call));
-    call->notes += s->coll.note;
+    call->counters += s->coll.counter;
     return TAMIS_OK;
 }
 
@@ -25,36 +25,36 @@ tamis_status tam_staged_alltoall(void *arg, const void *send, const size_t *send
     return tam_coll_run(&s->coll, call);
 }
 
-static tamis_status scatter(void *arg, const tam_wire_type *type, const void *list, float *values,
-                            size_t count, tam_call *call) {
+static tamis_status scatter(void *arg, const tam_value_codec *type, const void *encoded,
+                            float *values, size_t count, tam_call *call) {
     tam_staged *s = arg;
-    tam_coll_begin_scatter(&s->coll, type, list, values, count, call->tag);
+    tam_coll_begin_scatter(&s->coll, type, encoded, values, count, call->tag);
     TAM_TRY(tam_coll_run(&s->coll, call));
-    call->notes += s->coll.note;
+    call->counters += s->coll.counter;
     return TAMIS_OK;
 }
 
-static tamis_status spread(void *arg, const tam_wire_type *type, void *list, size_t count,
+static tamis_status spread(void *arg, const tam_value_codec *type, void *encoded, size_t count,
                            tam_call *call) {
     tam_staged *s = arg;
-    tam_coll_begin_spread(&s->coll, type, list, count);
+    tam_coll_begin_spread(&s->coll, type, encoded, count);
     return tam_coll_run(&s->coll, call);
 }
 
-const tam_list_transport tam_staged_lists = {scatter, spread};
+const tam_encoded_transport tam_staged_encoded = {scatter, spread};
 
 void tam_staged_abort(void *arg) {
     tam_staged *s = arg;
-    s->coll.wire->abort(s->self);
+    s->coll.p2p->abort(s->self);
 }
 
 void tam_staged_close(void *arg, int clean) {
     tam_staged *s = arg;
-    bool lingers = !clean && s->coll.wire->lingers;
-    if (!lingers)
+    bool in_flight = !clean && s->coll.p2p->stays_in_flight;
+    if (!in_flight)
         tam_coll_cancel(&s->coll);
-    s->coll.wire->close(s->self, clean);
-    tam_coll_close(&s->coll, lingers);
-    if (!lingers) /* else the wire may still send the farewell that lies in it */
+    s->coll.p2p->close(s->self, clean);
+    tam_coll_close(&s->coll, in_flight);
+    if (!in_flight) /* else it may still send the farewell that lies in it */
         tam_free(s);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A transport made of a wire: its collectives in the stages of a plan, and the waits between them.
+ * A transport made of p2p links: its collectives in the stages of a plan, and the waits between
+ * them.
  */
 #ifndef TAM_COLL_STAGED_H
 #define TAM_COLL_STAGED_H
@@ -10,7 +11,7 @@
 
 typedef struct tam_staged {
     tam_coll coll;
-    void *self;      /* of the wire */
+    void *self;      /* of the p2p link */
     bool measured;   /* the network was: */
     tam_net net;     /* else zeros beside ranks_per_node, as found */
     uint32_t ntried; /* plans that were timed beside the usual one; */
@@ -26,7 +27,7 @@ typedef struct tam_staged {
  * @param  deadline_ns  for all that; 0: nothing is exchanged, and "auto" is "usual". MISMATCH on
  *                      all ranks if they want different plans; without a deadline they find out in
  *                      their first collective, with PROTOCOL */
-tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
+tamis_status tam_staged_open(const tam_p2p *p2p, void *self, uint32_t rank, uint32_t nranks,
                              const char *wanted, uint64_t deadline_ns, tam_staged **out);
 
 /* Entries of a tam_transport whose `self` is a tam_staged. An empty run is no message: a run where
@@ -36,7 +37,7 @@ tamis_status tam_staged_allgather(void *arg, const void *send, size_t bytes, voi
 tamis_status tam_staged_sum(void *arg, float *values, size_t count, tam_call *call);
 tamis_status tam_staged_alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
                                  const size_t *recv_at, tam_call *call);
-extern const tam_list_transport tam_staged_lists;
+extern const tam_encoded_transport tam_staged_encoded;
 void tam_staged_abort(void *arg);
 void tam_staged_close(void *arg, int clean);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * How a transport made of a wire is opened: which ranks share hosts, what plan is wanted, what the
- * network measures.
+ * How a transport made of p2p links is opened: which ranks share hosts, what plan is wanted, what
+ * the network measures.
  */
 #include "collectives/coll/measure.h"
 #include "collectives/coll/staged.h"
@@ -116,18 +116,18 @@ static tamis_status settle(tam_staged *s, const char *wanted, uint64_t deadline_
     return TAMIS_OK;
 }
 
-tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
+tamis_status tam_staged_open(const tam_p2p *p2p, void *self, uint32_t rank, uint32_t nranks,
                              const char *wanted, uint64_t deadline_ns, tam_staged **out) {
     tam_plan plan = tam_plan_usual(nranks, 1);
     tam_staged *s = tam_alloc(sizeof *s);
     bool clean = true;
     if (!s) {
-        wire->close(self, 1);
+        p2p->close(self, 1);
         return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
     }
     s->self = self;
     s->net.ranks_per_node = 1;
-    tamis_status status = tam_coll_open(&s->coll, wire, self, rank, &plan, TAM_STAGED_CHUNK);
+    tamis_status status = tam_coll_open(&s->coll, p2p, self, rank, &plan, TAM_STAGED_CHUNK);
     if (status == TAMIS_OK) {
         status = settle(s, wanted, deadline_ns);
         clean = tamis_status_loss(status) != TAMIS_LOST_COMM;

@@ -18,7 +18,7 @@ static uint32_t seated(const tam_coll *coll, uint32_t place) {
 }
 
 static size_t begin_of(const tam_coll *coll, uint32_t slice) {
-    size_t block = coll->type ? TAM_WIRE_BLOCK : 1;
+    size_t block = coll->type ? TAM_VALUE_BLOCK : 1;
     size_t units = coll->bytes / block + (coll->bytes % block > 0);
     size_t begin = block * tam_slices_begin(units, coll->plan.nranks, slice);
     return begin < coll->bytes ? begin : coll->bytes;
@@ -36,7 +36,7 @@ size_t tam_coll_slices(const tam_coll *coll, uint32_t place, size_t *length) {
 size_t tam_coll_elements(const tam_coll *coll, uint32_t place, uint32_t chunk, size_t *count) {
     size_t length, begin = tam_coll_slices(coll, place, &length);
     size_t each = coll->packed
-                      ? coll->part / tam_wire_bytes(coll->type, TAM_WIRE_BLOCK) * TAM_WIRE_BLOCK
+                      ? coll->part / tam_value_bytes(coll->type, TAM_VALUE_BLOCK) * TAM_VALUE_BLOCK
                       : coll->part / sizeof(float);
     size_t at = chunk * each < length ? chunk * each : length;
     *count = length - at < each ? length - at : each;
@@ -55,7 +55,7 @@ static uint64_t bytes_of(const tam_coll *coll, uint32_t place, bool sends) {
     if (coll->phase == TAM_PHASE_GATHER)
         return (uint64_t)seated(coll, place) * coll->bytes;
     tam_coll_slices(coll, place, &length);
-    return coll->packed ? tam_wire_bytes(coll->type, length) : length * sizeof(float);
+    return coll->packed ? tam_value_bytes(coll->type, length) : length * sizeof(float);
 }
 
 tam_stream tam_coll_stream(const tam_coll *coll, uint32_t place, bool sends) {
@@ -100,7 +100,7 @@ unsigned char *tam_coll_place(const tam_coll *coll, const tam_stream *s, uint64_
     if (coll->phase == TAM_PHASE_GATHER)
         return find(coll, s, at, &length);
     if (coll->packed)
-        return coll->coded + tam_wire_bytes(coll->type, tam_coll_slices(coll, s->place, &length)) +
+        return coll->coded + tam_value_bytes(coll->type, tam_coll_slices(coll, s->place, &length)) +
                at;
     if (coll->fused && sends)
         return copy_of(coll, s->place % coll->stride != coll->place[0] % coll->stride) + at;

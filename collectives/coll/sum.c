@@ -26,7 +26,7 @@ static void release(tam_coll *coll, int32_t buffer) {
         coll->holders[buffer]--;
 }
 
-static void merge_top(tam_coll *coll, tam_counter *c, size_t count) {
+static void merge_top(tam_coll *coll, tam_partials *c, size_t count) {
     c->depth--;
     if (!coll->empty)
         add_floats(c->stack[c->depth - 1].values, c->stack[c->depth].values, count,
@@ -35,7 +35,7 @@ static void merge_top(tam_coll *coll, tam_counter *c, size_t count) {
     c->stack[c->depth - 1].level++;
 }
 
-static void push(tam_coll *coll, tam_counter *c, uint32_t level, int32_t buffer, float *values,
+static void push(tam_coll *coll, tam_partials *c, uint32_t level, int32_t buffer, float *values,
                  size_t count) {
     c->stack[c->depth].level = level;
     c->stack[c->depth].buffer = buffer;
@@ -57,7 +57,7 @@ static uint32_t level_of(const tam_coll *coll, uint32_t digit) {
 }
 
 static void push_own(tam_coll *coll, uint32_t which, uint32_t chunk) {
-    tam_counter *c = &coll->counters[which];
+    tam_partials *c = &coll->partials[which];
     size_t count;
     float *own = vector_of(coll, which, chunk, &count);
     c->own_added = true;
@@ -66,7 +66,7 @@ static void push_own(tam_coll *coll, uint32_t which, uint32_t chunk) {
 
 void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk, int32_t buffer,
                   float *values) {
-    tam_counter *c = &coll->counters[which];
+    tam_partials *c = &coll->partials[which];
     size_t count;
     vector_of(coll, which, chunk, &count);
     if (!c->own_added && digit > own_digit(coll))
@@ -76,7 +76,7 @@ void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk
 }
 
 void tam_coll_add_up(tam_coll *coll, uint32_t which, uint32_t chunk) {
-    tam_counter *c = &coll->counters[which];
+    tam_partials *c = &coll->partials[which];
     if (!c->own_added)
         push_own(coll, which, chunk);
     size_t count;
@@ -84,5 +84,5 @@ void tam_coll_add_up(tam_coll *coll, uint32_t which, uint32_t chunk) {
     if (c->stack[0].values != sum && !coll->empty)
         memcpy(sum, c->stack[0].values, count * sizeof sum[0]);
     release(coll, c->stack[0].buffer);
-    *c = (tam_counter){0};
+    *c = (tam_partials){0};
 }

@@ -15,7 +15,7 @@
 
 /* What a rank shows first. */
 typedef struct record {
-    tam_consensus_head head;
+    tam_consensus_header header;
     uint32_t version, entries;
     uint64_t now_ns; /* no two reports have the same records */
     tam_energy_sums sums;
@@ -88,7 +88,7 @@ static plan make_plan(const tamis_comm *comm) {
 
 static tamis_status show_record(tamis_comm *comm, const tam_ledger *ledger, tamis_status status,
                                 uint64_t deadline_ns) {
-    record mine = {.head = {(uint64_t)status, CALL}, .version = TAMIS_VERSION};
+    record mine = {.header = {(uint64_t)status, CALL}, .version = TAMIS_VERSION};
     if (status == TAMIS_OK) {
         mine.entries = ledger->n;
         mine.now_ns = tam_clock_ns();
@@ -119,7 +119,7 @@ static tamis_status gather_blocks(tamis_comm *comm, const plan *p, const tam_ene
                       .bytes = p->block_bytes};
     tamis_status status = tam_comm_run(comm, &g->job);
     if (status != TAMIS_OK &&
-        (comm->transport->capabilities & (TAM_CAP_LINGERS | TAM_CAP_THREADED)) != 0)
+        (comm->transport->capabilities & (TAM_CAP_IN_FLIGHT | TAM_CAP_THREADED)) != 0)
         tam_ledger_abandon(ledger);
     return status;
 }

@@ -14,23 +14,23 @@ typedef struct balanced {
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-static void close_balanced(void *self, bool lingers) {
+static void close_balanced(void *self, bool in_flight) {
     balanced *b = self;
     if (!b)
         return;
-    tam_sparse_close(&b->sparse, lingers);
-    if (!lingers)
+    tam_sparse_close(&b->sparse, in_flight);
+    if (!in_flight)
         tam_regions_close(&b->regions);
     tam_free(b);
 }
 
-/* Only heads are gathered as slots; pairs of 32-bit indices are sent by regions.c. */
-static tam_slots choose_slots(const tam_bucket_view *v) {
-    tam_slots slots = tam_sparse_slots(v);
-    slots.growing = slots.heads_only = slots.with_values = true;
-    slots.nwords = tam_regions_head_words(v->nranks);
-    slots.format = v->format == TAMIS_INDEX_AUTO ? TAMIS_INDEX_U32 : v->format;
-    return slots;
+/* Only headers are gathered as packets; pairs of 32-bit indices are sent by regions.c. */
+static tam_packets choose_packets(const tam_bucket_view *v) {
+    tam_packets packets = tam_sparse_packets(v);
+    packets.growing = packets.headers_only = packets.with_values = true;
+    packets.nwords = tam_regions_header_words(v->nranks);
+    packets.index_codec = v->index_codec == TAMIS_INDEX_AUTO ? TAMIS_INDEX_U32 : v->index_codec;
+    return packets;
 }
 
 static tamis_status open_balanced(tam_bucket_view *view, void **out) {
@@ -38,15 +38,15 @@ static tamis_status open_balanced(tam_bucket_view *view, void **out) {
     if (!b)
         return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
     b->sparse.view = view;
-    b->sparse.slots = choose_slots(view);
+    b->sparse.packets = choose_packets(view);
     b->sparse.most =
-        tam_regions_most(view->nranks, view->division->grid.n, b->sparse.slots.capacity);
-    b->sparse.slots.beside =
-        tam_regions_bytes(view->nranks, view->division->grid.n, b->sparse.slots.capacity);
+        tam_regions_most(view->nranks, view->division->grid.n, b->sparse.packets.capacity);
+    b->sparse.packets.beside =
+        tam_regions_bytes(view->nranks, view->division->grid.n, b->sparse.packets.capacity);
     tamis_status status = tam_sparse_open(&b->sparse);
     if (status == TAMIS_OK)
         status = tam_regions_open(view->rank, view->nranks, view->division->grid.n,
-                                  b->sparse.slots.capacity, &b->regions);
+                                  b->sparse.packets.capacity, &b->regions);
     if (status != TAMIS_OK) {
         close_balanced(b, false);
         return status;
@@ -71,10 +71,10 @@ static bool state_valid(const tam_bucket_view *v, const uint64_t *words) {
 
 static tamis_status pick(void *self) {
     balanced *b = self;
-    tam_slots *slots = &b->sparse.slots;
+    tam_packets *packets = &b->sparse.packets;
     TAM_TRY(tam_sparse_pick(&b->sparse));
-    tam_regions_divide(&b->regions, tam_slot_own_indices(slots), tam_slot_own_head(slots)->count,
-                       tam_slot_own_words(slots));
+    tam_regions_divide(&b->regions, tam_packet_own_indices(packets),
+                       tam_packet_own_header(packets)->count, tam_packet_own_words(packets));
     return tam_sparse_pick_values(&b->sparse);
 }
 
@@ -82,17 +82,17 @@ static tamis_status run_balanced(void *self, tam_link *link) {
     balanced *b = self;
     tam_sparse *s = &b->sparse;
     tam_bucket_view *v = s->view;
-    uint32_t *own = tam_slot_own_indices(&s->slots);
-    float *values = tam_slot_own_values(&s->slots);
+    uint32_t *own = tam_packet_own_indices(&s->packets);
+    float *values = tam_packet_own_values(&s->packets);
     size_t count;
     bool stops;
     TAM_TRY(tam_sparse_gather(s, link, &stops));
     if (stops)
         return TAMIS_OK;
     TAM_TRY(
-        tam_regions_exchange(&b->regions, &s->slots, v->k, link, s->indices, s->values, &count));
-    size_t given =
-        tam_regions_given(s->indices, count, own, values, tam_slot_own_head(&s->slots)->count);
+        tam_regions_exchange(&b->regions, &s->packets, v->k, link, s->indices, s->values, &count));
+    size_t given = tam_regions_given(s->indices, count, own, values,
+                                     tam_packet_own_header(&s->packets)->count);
     v->out.given_sum = tam_sparse_squares(values, given);
     tam_sparse_tell(s, count, (tam_entries){own, NULL, given});
     return TAMIS_OK;
@@ -103,12 +103,12 @@ static tamis_status apply(void *self) {
     balanced *b = self;
     const tam_bucket_view *v = b->sparse.view;
     TAM_TRY(tam_sparse_apply(self));
-    tam_regions_learn(&b->regions, &b->sparse.slots, v->k, v->out.result.count);
+    tam_regions_learn(&b->regions, &b->sparse.packets, v->k, v->out.result.count);
     return TAMIS_OK;
 }
 
 const tam_exchange tam_exchange_regions = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED,
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED,
     .open = open_balanced,
     .close = close_balanced,
     .limit = tam_sparse_limit,

@@ -53,8 +53,8 @@ static tamis_status open_dense(tam_bucket_view *view, void **out) {
     return TAMIS_OK;
 }
 
-static void close_dense(void *self, bool lingers) {
-    (void)lingers;
+static void close_dense(void *self, bool in_flight) {
+    (void)in_flight;
     tam_free(self);
 }
 
@@ -89,11 +89,11 @@ static tamis_status sum(const tam_bucket_view *v, tam_link *link, const tam_grad
         .step = v->step,
         .begin = v->begin + u->at,
         .count = u->count,
-        .note = u->at == 0 ? v->early_nonfinite : 0,
+        .counter = u->at == 0 ? v->early_nonfinite : 0,
     };
     tam_tag_seal(&tag);
     link->call.tag = &tag;
-    link->call.notes = 0;
+    link->call.counters = 0;
     tamis_status status = link->transport->allreduce_sum(link->self, values, u->count, &link->call);
     link->call.tag = NULL;
     return status;
@@ -108,7 +108,7 @@ static tamis_status reduce_values(dense *d, tam_link *link, const tam_gradient_p
     if (v->pending)
         take_pending(v, u, values);
     TAM_TRY(sum(v, link, u, values));
-    d->bad += link->call.notes + divide(values, u->count, v->divisor, drop);
+    d->bad += link->call.counters + divide(values, u->count, v->divisor, drop);
     return TAMIS_OK;
 }
 

@@ -6,7 +6,7 @@
  *
  *     collect  all-to-all in the node: slice g of every gradient to rank g, added (lib/base/tree.h)
  *     run      the other exchange in the column: N ranks, n / G elements; then
- *              slots in the node: indices and sums of every slice; all ranks hold the whole result
+ *              packets in the node: indices, sums of every slice; all ranks hold the whole result
  *
  * Two nodes of two ranks, slices of one run, k = 4; x.y = slice y of rank x:
  *
@@ -21,7 +21,7 @@
 #include "collectives/exchange/merge.h"
 #include "collectives/exchange/node.h"
 #include "collectives/exchange/nothing.h"
-#include "collectives/exchange/slot.h"
+#include "collectives/exchange/packet.h"
 #include "collectives/exchange/table.h"
 #include "collectives/transport/team.h"
 
@@ -31,9 +31,10 @@ typedef struct hierarchical {
     void *inner;             /* and its state */
     tam_team node, column;
     tam_node sums;
-    tam_slots slots; /* results of the slices. Tallies: of the column, and its norm; words: picks
+    tam_packets
+        packets; /* results of the slices. Counters: of the column, and its norm; words: picks
                             of each of its ranks, the first node whose sum was not finite */
-    float tallies[TAM_TALLIES + 1];
+    float counters[TAM_COUNTERS + 1];
     uint32_t *owners;    /* [G] 0, 1, 2, ... */
     size_t *cursors;     /* [G] */
     tam_list *lists;     /* [G] */
@@ -65,28 +66,30 @@ static tamis_status open_result(hierarchical *h) {
     return TAMIS_OK;
 }
 
-static tamis_status open_slots(hierarchical *h) {
+static tamis_status open_packets(hierarchical *h) {
     const tam_bucket_view *v = h->view;
     const tam_slice *slice = v->slice;
-    tamis_index_format format = v->config->index_format;
+    tamis_index_codec index_codec = v->config->index_codec;
     uint64_t span = tam_own_max(&slice->division);
-    h->slots = (tam_slots){
+    h->packets = (tam_packets){
         .rank = slice->local,
         .nranks = slice->nlocal,
         .first = v->comm_rank - slice->local,
         .stride = 1,
-        .ntallies = TAM_TALLIES + 1,
+        .ncounters = TAM_COUNTERS + 1,
         .nwords = v->nranks + 1,
         .capacity = tam_share_max(&slice->division, v->whole_k_max),
         .with_values = true,
-        .wire = tam_wire_of(TAMIS_WIRE_FLOAT32), /* results are the same on all ranks already */
-        .format = format != TAMIS_INDEX_AUTO
-                      ? format
-                      : tam_codec_choose(span, tam_share_max(&slice->division, v->whole_k), false),
+        .value_codec =
+            tam_value_codec_of(TAMIS_VALUE_FLOAT32), /* results are the same on all ranks already */
+        .index_codec =
+            index_codec != TAMIS_INDEX_AUTO
+                ? index_codec
+                : tam_index_codec_choose(span, tam_share_max(&slice->division, v->whole_k), false),
         .span = span,
         .ranges = h->ranges,
     };
-    return tam_slots_open(&h->slots);
+    return tam_packets_open(&h->packets);
 }
 
 /* Teams hold a copy of a message for every member. Opened after the column's exchange, which has
@@ -94,19 +97,19 @@ static tamis_status open_slots(hierarchical *h) {
 static tamis_status open_teams(hierarchical *h) {
     const tam_bucket_view *v = h->view;
     const tam_slice *slice = v->slice;
-    size_t sums = tam_team_sum_room(v->result_max, v->nranks), heads = v->nranks * v->gather_max;
+    size_t sums = tam_team_sum_room(v->result_max, v->nranks), headers = v->nranks * v->gather_max;
     h->node = (tam_team){.first = v->comm_rank - slice->local,
                          .stride = 1,
                          .count = slice->nlocal,
                          .member = slice->local,
                          .nranks = v->comm_nranks,
-                         .room_bytes = slice->nlocal * h->slots.head_step};
+                         .room_bytes = slice->nlocal * h->packets.header_step};
     h->column = (tam_team){.first = slice->local,
                            .stride = slice->nlocal,
                            .count = v->nranks,
                            .member = v->rank,
                            .nranks = v->comm_nranks,
-                           .room_bytes = sums > heads ? sums : heads};
+                           .room_bytes = sums > headers ? sums : headers};
     TAM_TRY(tam_team_open(&h->node));
     return tam_team_open(&h->column);
 }
@@ -118,7 +121,7 @@ static tamis_status open_all(hierarchical *h) {
     TAM_TRY(h->row->open(v, &h->inner));
     TAM_TRY(tam_node_open(v, &h->sums));
     TAM_TRY(open_result(h));
-    TAM_TRY(open_slots(h));
+    TAM_TRY(open_packets(h));
     TAM_TRY(open_teams(h));
     v->result_max = (size_t)v->whole_k_max;
     v->staging_floats = v->config->device == TAMIS_DEVICE_CPU ? 0 : TAM_GRADIENT_PIECE;
@@ -126,16 +129,16 @@ static tamis_status open_all(hierarchical *h) {
     return TAMIS_OK;
 }
 
-static void close_hierarchical(void *self, bool lingers) {
+static void close_hierarchical(void *self, bool in_flight) {
     hierarchical *h = self;
     if (!h)
         return;
-    h->row->close(h->inner, lingers);
-    tam_node_close(&h->sums, lingers);
-    tam_team_close(&h->node, lingers);
-    tam_team_close(&h->column, lingers);
-    if (!lingers)
-        tam_slots_close(&h->slots);
+    h->row->close(h->inner, in_flight);
+    tam_node_close(&h->sums, in_flight);
+    tam_team_close(&h->node, in_flight);
+    tam_team_close(&h->column, in_flight);
+    if (!in_flight)
+        tam_packets_close(&h->packets);
     if (h->view->gradient_kernels != h->view->kernels)
         h->view->device->close(h->view->gradient_kernels);
     h->view->gradient_kernels = h->view->kernels;
@@ -168,7 +171,7 @@ static void limit(void *self) {
     hierarchical *h = self;
     const tam_bucket_view *v = h->view;
     h->row->limit(h->inner);
-    tam_slots_limit(&h->slots, tam_share_max(&v->slice->division, v->whole_k));
+    tam_packets_limit(&h->packets, tam_share_max(&v->slice->division, v->whole_k));
 }
 
 /* -- before the column ------------------------------------------------------------------------ */
@@ -201,24 +204,24 @@ static tamis_status pick(void *self) {
 
 /* -- behind it -------------------------------------------------------------------------------- */
 
-/* Head, tallies and words: what the column knows of its own step. */
-static void fill_head(hierarchical *h) {
+/* Header, counters and words: what the column knows of its own step. */
+static void fill_header(hierarchical *h) {
     const tam_bucket_view *v = h->view;
     const tam_outcome *out = &v->out;
-    float *tallies = tam_slot_own_tallies(&h->slots);
-    uint32_t *words = tam_slot_own_words(&h->slots);
-    h->slots.step = v->step;
-    h->slots.last_result = v->last_result;
-    tam_slot_begin(&h->slots)->count = (uint32_t)out->held.count;
-    tam_tally_count(tallies, TAM_TALLY_DEFERRED, (uint32_t)out->deferred);
-    tam_tally_count(tallies, TAM_TALLY_CANDIDATES, (uint32_t)out->candidates);
-    tam_tally_count(tallies, TAM_TALLY_NONFINITE,
+    float *counters = tam_packet_own_counters(&h->packets);
+    uint32_t *words = tam_packet_own_words(&h->packets);
+    h->packets.step = v->step;
+    h->packets.last_result = v->last_result;
+    tam_packet_begin(&h->packets)->count = (uint32_t)out->held.count;
+    tam_counter_set(counters, TAM_COUNTER_DEFERRED, (uint32_t)out->deferred);
+    tam_counter_set(counters, TAM_COUNTER_CANDIDATES, (uint32_t)out->candidates);
+    tam_counter_set(counters, TAM_COUNTER_NONFINITE,
                     out->nonfinite < UINT32_MAX ? (uint32_t)out->nonfinite : UINT32_MAX);
-    tallies[TAM_TALLY_UNKNOWN] = 0.0f;
-    tallies[TAM_TALLY_RESCANS] = (float)out->rescans;
-    tallies[TAM_TALLIES] = (float)out->norm;
-    for (uint32_t a = 0; a < out->heads.nranks; a++)
-        words[a] = tam_head_at(&out->heads, a)->count;
+    counters[TAM_COUNTER_UNKNOWN] = 0.0f;
+    counters[TAM_COUNTER_RESCANS] = (float)out->rescans;
+    counters[TAM_COUNTERS] = (float)out->norm;
+    for (uint32_t a = 0; a < out->headers.nranks; a++)
+        words[a] = tam_header_at(&out->headers, a)->count;
     words[v->nranks] = out->bad_first;
 }
 
@@ -227,14 +230,14 @@ static void add_up_columns(hierarchical *h) {
     tam_bucket_view *v = h->view;
     tam_outcome *out = &v->out;
     uint32_t nlocal = v->slice->nlocal, bad_node = v->nranks;
-    tam_slots_total(&h->slots, h->tallies);
-    out->deferred = tam_tally_counted(h->tallies, TAM_TALLY_DEFERRED);
-    out->candidates = tam_tally_counted(h->tallies, TAM_TALLY_CANDIDATES);
-    out->nonfinite = tam_tally_counted(h->tallies, TAM_TALLY_NONFINITE);
-    out->rescans = tam_tally_whole(h->tallies[TAM_TALLY_RESCANS]);
-    out->norm = h->tallies[TAM_TALLIES];
+    tam_packets_total(&h->packets, h->counters);
+    out->deferred = tam_counter_get(h->counters, TAM_COUNTER_DEFERRED);
+    out->candidates = tam_counter_get(h->counters, TAM_COUNTER_CANDIDATES);
+    out->nonfinite = tam_counter_get(h->counters, TAM_COUNTER_NONFINITE);
+    out->rescans = tam_counter_whole(h->counters[TAM_COUNTER_RESCANS]);
+    out->norm = h->counters[TAM_COUNTERS];
     for (uint32_t g = 0; g < nlocal; g++) {
-        const uint32_t *words = tam_slot_words_of(&h->slots, g);
+        const uint32_t *words = tam_packet_words_of(&h->packets, g);
         bad_node = words[v->nranks] < bad_node ? words[v->nranks] : bad_node;
         for (uint32_t a = 0; a < v->nranks; a++)
             out->picked[a * nlocal + g] = words[a];
@@ -251,15 +254,15 @@ static tamis_status share(hierarchical *h, tam_link *link) {
     tam_outcome *out = &v->out;
     const tam_entries *held = &out->held;
     size_t count;
-    h->slots.config = tam_view_config(v, v->whole_k);
-    fill_head(h);
+    h->packets.config = tam_view_config(v, v->whole_k);
+    fill_header(h);
     tam_strided_locate(&h->ranges[v->slice->local], held->indices, held->count,
-                       tam_slot_own_indices(&h->slots));
-    memcpy(tam_slot_own_values(&h->slots), held->values, held->count * sizeof held->values[0]);
-    TAM_TRY(tam_slots_exchange(&h->slots, link));
-    TAM_TRY(tam_merge_exclusive(&h->slots, &v->slice->division.grid, h->owners, h->lists,
+                       tam_packet_own_indices(&h->packets));
+    memcpy(tam_packet_own_values(&h->packets), held->values, held->count * sizeof held->values[0]);
+    TAM_TRY(tam_packets_exchange(&h->packets, link));
+    TAM_TRY(tam_merge_exclusive(&h->packets, &v->slice->division.grid, h->owners, h->lists,
                                 h->indices, &count));
-    TAM_TRY(tam_merge_sum_pairs(&h->slots, h->indices, count, h->cursors, h->came, h->values));
+    TAM_TRY(tam_merge_sum_pairs(&h->packets, h->indices, count, h->cursors, h->came, h->values));
     out->result = (tam_entries){h->indices, h->values, count};
     add_up_columns(h);
     return TAMIS_OK;
@@ -297,7 +300,7 @@ static tamis_status skip(void *self) {
 }
 
 const tam_exchange tam_exchange_hierarchical = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS |
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS |
               TAM_TRAIT_DEVICE,
     .open = open_hierarchical,
     .close = close_hierarchical,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/merge.h"
 
-static tamis_status refuse(const tam_slots *slots, uint32_t r, uint32_t index) {
+static tamis_status refuse(const tam_packets *packets, uint32_t r, uint32_t index) {
     return tam_fail(
         TAMIS_E_PROTOCOL,
-        "the slot of rank %u was refused: index %u is out of order or not owned by that rank",
-        tam_slot_rank(slots, r), index);
+        "the packet of rank %u was refused: index %u is out of order or not owned by that rank",
+        tam_packet_rank(packets, r), index);
 }
 
 static size_t take_whole(const tam_tile *tile, uint32_t *out) {
@@ -14,17 +14,17 @@ static size_t take_whole(const tam_tile *tile, uint32_t *out) {
     return tile->length;
 }
 
-static tam_list list_of(const tam_slots *slots, uint32_t r) {
-    return (tam_list){tam_slot_indices_of(slots, r), tam_slot_head_of(slots, r)->count};
+static tam_list list_of(const tam_packets *packets, uint32_t r) {
+    return (tam_list){tam_packet_indices_of(packets, r), tam_packet_header_of(packets, r)->count};
 }
 
 /* The lists shrink from the front as they are taken. */
-tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
+tamis_status tam_merge_exclusive(const tam_packets *packets, const tam_grid *grid,
                                  const uint32_t *owner_of_part, tam_list *lists, uint32_t *indices,
                                  size_t *count) {
     size_t total = 0;
-    for (uint32_t r = 0; r < slots->nranks; r++)
-        lists[r] = list_of(slots, r);
+    for (uint32_t r = 0; r < packets->nranks; r++)
+        lists[r] = list_of(packets, r);
     for (uint32_t t = 0; t < grid->ntiles; t++) {
         const tam_tile *tile = &grid->tiles[t];
         if (tile->part == TAM_PART_COMMON) {
@@ -37,26 +37,26 @@ tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
         uint32_t least = tile->begin;
         for (; at < length && list[at] < end; at++) {
             if (list[at] < least)
-                return refuse(slots, r, list[at]);
+                return refuse(packets, r, list[at]);
             least = list[at] + 1;
             indices[total++] = list[at];
         }
         lists[r] = (tam_list){list + at, length - at};
     }
-    for (uint32_t r = 0; r < slots->nranks; r++) {
+    for (uint32_t r = 0; r < packets->nranks; r++) {
         if (lists[r].count > 0)
-            return refuse(slots, r, lists[r].indices[0]);
+            return refuse(packets, r, lists[r].indices[0]);
     }
     *count = total;
     return TAMIS_OK;
 }
 
-static tamis_status check_ascending(const tam_slots *slots, uint32_t r, uint64_t n) {
-    const uint32_t *list = tam_slot_indices_of(slots, r);
-    size_t length = tam_slot_head_of(slots, r)->count;
+static tamis_status check_ascending(const tam_packets *packets, uint32_t r, uint64_t n) {
+    const uint32_t *list = tam_packet_indices_of(packets, r);
+    size_t length = tam_packet_header_of(packets, r)->count;
     for (size_t i = 0; i < length; i++) {
         if (list[i] >= n || (i > 0 && list[i] <= list[i - 1]))
-            return refuse(slots, r, list[i]);
+            return refuse(packets, r, list[i]);
     }
     return TAMIS_OK;
 }
@@ -90,13 +90,13 @@ static size_t merge_lists(const tam_list *lists, uint32_t nlists, uint32_t *scra
     return merge(scratch, left, scratch + left, right, out);
 }
 
-tamis_status tam_merge_shared(const tam_slots *slots, uint64_t n, tam_list *lists,
+tamis_status tam_merge_shared(const tam_packets *packets, uint64_t n, tam_list *lists,
                               uint32_t *scratch, uint32_t *indices, size_t *count) {
-    for (uint32_t r = 0; r < slots->nranks; r++) {
-        TAM_TRY(check_ascending(slots, r, n));
-        lists[r] = list_of(slots, r);
+    for (uint32_t r = 0; r < packets->nranks; r++) {
+        TAM_TRY(check_ascending(packets, r, n));
+        lists[r] = list_of(packets, r);
     }
-    *count = merge_lists(lists, slots->nranks, scratch, indices);
+    *count = merge_lists(lists, packets->nranks, scratch, indices);
     return TAMIS_OK;
 }
 
@@ -121,28 +121,30 @@ uint32_t tam_merge_add_up(tam_add_list add, void *self, uint32_t nranks, const u
     return 0;
 }
 
-/* Values of slots, decoded block by block. */
-typedef struct slot_values {
-    const tam_slots *slots;
+/* Values of packets, decoded block by block. */
+typedef struct packet_values {
+    const tam_packets *packets;
     size_t *cursors;
     float *came;
-} slot_values;
+} packet_values;
 
-static bool decode_block(const tam_slots *slots, uint32_t r, size_t at, size_t rest, float *out) {
-    const unsigned char *values = tam_slot_values_of(slots, r);
+static bool decode_block(const tam_packets *packets, uint32_t r, size_t at, size_t rest,
+                         float *out) {
+    const unsigned char *values = tam_packet_values_of(packets, r);
     size_t count = rest < TAM_MERGE_BLOCK ? rest : TAM_MERGE_BLOCK;
-    return tam_wire_decode(slots->wire, values + tam_wire_bytes(slots->wire, at), count, out);
+    return tam_value_decode(packets->value_codec,
+                            values + tam_value_bytes(packets->value_codec, at), count, out);
 }
 
-static bool add_slot(void *self, uint32_t r, const uint32_t *indices, size_t count,
-                     tam_tree_sum *sums) {
-    const slot_values *from = self;
-    const tam_list list = list_of(from->slots, r);
-    uint32_t place = tam_tree_place(r, tam_tree_own(from->slots->nranks));
+static bool add_packet(void *self, uint32_t r, const uint32_t *indices, size_t count,
+                       tam_tree_sum *sums) {
+    const packet_values *from = self;
+    const tam_list list = list_of(from->packets, r);
+    uint32_t place = tam_tree_place(r, tam_tree_own(from->packets->nranks));
     float *came = from->came + (size_t)r * TAM_MERGE_BLOCK;
     size_t j = from->cursors[r];
     for (size_t i = 0; j < list.count && list.indices[j] <= indices[count - 1]; i++, j++) {
-        if (j % TAM_MERGE_BLOCK == 0 && !decode_block(from->slots, r, j, list.count - j, came))
+        if (j % TAM_MERGE_BLOCK == 0 && !decode_block(from->packets, r, j, list.count - j, came))
             return false;
         while (indices[i] != list.indices[j])
             i++;
@@ -152,15 +154,16 @@ static bool add_slot(void *self, uint32_t r, const uint32_t *indices, size_t cou
     return true;
 }
 
-tamis_status tam_merge_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
+tamis_status tam_merge_sum_pairs(const tam_packets *packets, const uint32_t *indices, size_t count,
                                  size_t *cursors, float *came, float *values) {
-    slot_values from = {slots, cursors, came};
-    memset(cursors, 0, slots->nranks * sizeof cursors[0]);
-    uint32_t refused = tam_merge_add_up(add_slot, &from, slots->nranks, indices, count, values);
+    packet_values from = {packets, cursors, came};
+    memset(cursors, 0, packets->nranks * sizeof cursors[0]);
+    uint32_t refused = tam_merge_add_up(add_packet, &from, packets->nranks, indices, count, values);
     if (refused == 0)
         return TAMIS_OK;
-    return tam_fail(TAMIS_E_PROTOCOL,
-                    "the slot of rank %u was refused: a scale of its %s values is negative or not "
-                    "finite",
-                    tam_slot_rank(slots, refused - 1), slots->wire->name);
+    return tam_fail(
+        TAMIS_E_PROTOCOL,
+        "the packet of rank %u was refused: a scale of its %s values is negative or not "
+        "finite",
+        tam_packet_rank(packets, refused - 1), packets->value_codec->name);
 }

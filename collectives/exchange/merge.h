@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * Merge the slots of all ranks into one ascending list without duplicates.
+ * Merge the packets of all ranks into one ascending list without duplicates.
  */
 #ifndef TAM_EXCHANGE_MERGE_H
 #define TAM_EXCHANGE_MERGE_H
 
-#include "collectives/exchange/slot.h"
+#include "collectives/exchange/packet.h"
 #include "lib/base/device.h"
 #include "lib/base/tree.h"
 
@@ -25,7 +25,7 @@ typedef struct tam_list {
  * Cost:    O(count + tiles)        Errors:  PROTOCOL if a sender may not select one of its indices,
  *                                           or they do not ascend
  */
-tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
+tamis_status tam_merge_exclusive(const tam_packets *packets, const tam_grid *grid,
                                  const uint32_t *owner_of_part, tam_list *lists, uint32_t *indices,
                                  size_t *count);
 
@@ -37,7 +37,7 @@ tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
  *
  * Cost:    O(sum of counts * log P)   Errors:  PROTOCOL as above
  */
-tamis_status tam_merge_shared(const tam_slots *slots, uint64_t n, tam_list *lists,
+tamis_status tam_merge_shared(const tam_packets *packets, uint64_t n, tam_list *lists,
                               uint32_t *scratch, uint32_t *indices, size_t *count);
 
 /** Add what rank r has for some of the indices, which follow those of the call before, to their
@@ -51,13 +51,13 @@ typedef bool (*tam_add_list)(void *self, uint32_t r, const uint32_t *indices, si
 uint32_t tam_merge_add_up(tam_add_list add, void *self, uint32_t nranks, const uint32_t *indices,
                           size_t count, float *values);
 
-enum { TAM_MERGE_BLOCK = TAM_WIRE_BLOCK }; /* values of a list that are decoded at a time */
+enum { TAM_MERGE_BLOCK = TAM_VALUE_BLOCK }; /* values that are decoded at a time */
 
-/** pairs: the same of the values in slots.
+/** pairs: the same of the values in packets.
  * @param  cursors  [scratch]  [nranks]
  * @param  came     [scratch]  [nranks * TAM_MERGE_BLOCK]
- * Errors:  PROTOCOL where the values of a rank are none of their type */
-tamis_status tam_merge_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
+ * Errors:  PROTOCOL where the values of a rank cannot be decoded */
+tamis_status tam_merge_sum_pairs(const tam_packets *packets, const uint32_t *indices, size_t count,
                                  size_t *cursors, float *came, float *values);
 
 #endif

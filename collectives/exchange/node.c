@@ -49,10 +49,10 @@ tamis_status tam_node_open(tam_bucket_view *view, tam_node *o) {
                     (unsigned long long)slice->layout->length);
 }
 
-void tam_node_close(tam_node *o, bool lingers) {
+void tam_node_close(tam_node *o, bool in_flight) {
     if (o->placed)
         o->view->device->release(o->view->kernels, o->placed);
-    if (!lingers) {
+    if (!in_flight) {
         if (o->raw != o->packed)
             tam_free(o->raw);
         tam_free(o->parts);
@@ -160,8 +160,8 @@ static tamis_status refuse_gradient(const tam_node *o, uint32_t g, const char *w
                     v->comm_rank - v->slice->local + g, v->comm_rank, what);
 }
 
-static tamis_status check_tail(const tam_node *o, uint32_t g) {
-    const tam_tail *t = &o->came[g];
+static tamis_status check_trailer(const tam_node *o, uint32_t g) {
+    const tam_trailer *t = &o->came[g];
     if (t->config != o->sent[o->view->slice->local].config || t->rank != g)
         return refuse_gradient(o, g, "it comes from another configuration, density or rate");
     if (t->step != o->view->step)
@@ -171,7 +171,7 @@ static tamis_status check_tail(const tam_node *o, uint32_t g) {
     return TAMIS_OK;
 }
 
-static tamis_status compare_tails(tam_node *o, tam_link *link) {
+static tamis_status compare_trailers(tam_node *o, tam_link *link) {
     const tam_bucket_view *v = o->view;
     for (uint32_t g = 0; g < v->slice->nlocal; g++) {
         o->sent[g].config = tam_view_config(v, v->whole_k);
@@ -182,7 +182,7 @@ static tamis_status compare_tails(tam_node *o, tam_link *link) {
     TAM_TRY(link->transport->alltoall(link->self, o->sent, o->send_at, o->came, o->recv_at,
                                       &link->call));
     for (uint32_t g = 0; g < v->slice->nlocal; g++)
-        TAM_TRY(check_tail(o, g));
+        TAM_TRY(check_trailer(o, g));
     return TAMIS_OK;
 }
 
@@ -194,7 +194,7 @@ tamis_status tam_node_sum(tam_node *o, tam_link *link) {
         o->sent[g].checksum = o->heard[g] = 0;
     for (uint64_t at = 0; at < n; at += longest)
         TAM_TRY(sum_chunk(o, link, at, (size_t)(n - at < longest ? n - at : longest), &sums));
-    TAM_TRY(compare_tails(o, link));
+    TAM_TRY(compare_trailers(o, link));
     const tam_bucket_view *v = o->view;
     size_t bytes = (size_t)slice->layout->length * sizeof o->sum[0];
     return o->placed ? v->device->write(v->kernels, o->sum, bytes, o->placed) : TAMIS_OK;

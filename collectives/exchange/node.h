@@ -11,9 +11,9 @@
 #include "lib/policy/slice.h"
 
 /** Sent after the last chunk: describes what one rank of the node was sent. */
-typedef struct tam_tail {
+typedef struct tam_trailer {
     uint64_t config, step, rank, checksum;
-} tam_tail;
+} tam_trailer;
 
 typedef struct tam_node {
     tam_bucket_view *view;
@@ -23,13 +23,13 @@ typedef struct tam_node {
     float *packed;             /* [chunk] of a gradient that cannot be sent in place */
     void *raw;                 /* [chunk] of a device's, as it lies there; may be packed */
     size_t *send_at, *recv_at; /* [G + 1] */
-    tam_tail *sent, *came;     /* [G] */
+    tam_trailer *sent, *came;  /* [G] */
     uint64_t *heard;           /* [G] checksums of the received data */
 } tam_node;
 
 /** Close it in any case. */
 tamis_status tam_node_open(tam_bucket_view *view, tam_node *out);
-void tam_node_close(tam_node *node, bool lingers);
+void tam_node_close(tam_node *node, bool in_flight);
 
 /** Compute this rank's slice of the node's sum. The gradient is only read.
  * Errors:  PROTOCOL names the rank whose gradient was refused; DEVICE. @param  link  of the node */

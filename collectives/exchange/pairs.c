@@ -6,9 +6,9 @@
 #include "collectives/exchange/sparse.h"
 #include "collectives/exchange/table.h"
 
-static void close_pairs(void *self, bool lingers) {
+static void close_pairs(void *self, bool in_flight) {
     if (self)
-        tam_sparse_close(self, lingers);
+        tam_sparse_close(self, in_flight);
     tam_free(self);
 }
 
@@ -17,11 +17,11 @@ static tamis_status open_pairs(tam_bucket_view *view, void **out) {
     if (!s)
         return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
     s->view = view;
-    s->slots = tam_sparse_slots(view);
-    s->slots.with_values = true;
-    s->rounds = tam_wire_rounds(s->slots.wire);
+    s->packets = tam_sparse_packets(view);
+    s->packets.with_values = true;
+    s->quantizes = tam_value_quantizes(s->packets.value_codec);
     s->way = tam_sparse_way(view, false);
-    s->most = tam_sparse_union(view, &s->slots);
+    s->most = tam_sparse_union(view, &s->packets);
     tamis_status status = tam_sparse_open(s);
     if (status != TAMIS_OK) {
         close_pairs(s, false);
@@ -38,22 +38,22 @@ static tamis_status pick(void *self) {
 
 static tamis_status run_pairs(void *self, tam_link *link) {
     tam_sparse *s = self;
-    tam_entries given = {tam_slot_own_indices(&s->slots), s->errors,
-                         tam_slot_own_head(&s->slots)->count};
+    tam_entries given = {tam_packet_own_indices(&s->packets), s->errors,
+                         tam_packet_own_header(&s->packets)->count};
     size_t count;
     bool stops;
     TAM_TRY(tam_sparse_gather(s, link, &stops));
     if (stops)
         return TAMIS_OK;
     TAM_TRY(tam_sparse_unite(s, &count));
-    TAM_TRY(tam_merge_sum_pairs(&s->slots, s->indices, count, s->cursors, s->came, s->values));
+    TAM_TRY(tam_merge_sum_pairs(&s->packets, s->indices, count, s->cursors, s->came, s->values));
     tam_sparse_tell(s, count, given);
     return TAMIS_OK;
 }
 
 const tam_exchange tam_exchange_pairs = {
-    .traits =
-        TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED |
+              TAM_TRAIT_DEVICE,
     .open = open_pairs,
     .close = close_pairs,
     .limit = tam_sparse_limit,

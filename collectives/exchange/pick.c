@@ -63,8 +63,8 @@ tamis_status tam_packing_open(const tam_bucket_view *v, tam_packing *p) {
     return TAMIS_OK;
 }
 
-void tam_packing_close(tam_packing *p, bool lingers) {
-    if (!lingers) {
+void tam_packing_close(tam_packing *p, bool in_flight) {
+    if (!in_flight) {
         tam_free(p->parts);
         tam_free(p->all);
     }

@@ -30,21 +30,21 @@ static inline tam_scheme tam_pick_scheme(const tam_bucket_view *view) {
 /** Most indices that one rank sends when the bucket may take k. */
 size_t tam_pick_most(const tam_bucket_view *view, uint64_t k);
 
-/** Whether slots have room for that many and never grow; else heads say how long lists are. */
+/** Whether packets have room for that many and never grow; else headers say how long lists are. */
 bool tam_pick_bounded(const tam_bucket_view *view);
 
 /** Candidates that kernels should have room for. */
 size_t tam_pick_candidates(const tam_bucket_view *view);
 
-/** Sums in a head: one for each group if thresholds or shares of k follow from norms, else 0. */
+/** Sums in a header: one for each group if thresholds or shares of k follow from norms, else 0. */
 uint32_t tam_pick_sums(const tam_bucket_view *view);
 
 /** Memory for the plan, in schemes that have one. Close it in any case. */
 tamis_status tam_packing_open(const tam_bucket_view *view, tam_packing *out);
-void tam_packing_close(tam_packing *packing, bool lingers);
+void tam_packing_close(tam_packing *packing, bool in_flight);
 
-/** After accumulate. @param  config  [in,out]  hash that heads must carry; the packing is hashed
- * in, so heads show whether all ranks received the same one */
+/** After accumulate. @param  config  [in,out]  hash that headers must carry; the packing is hashed
+ * in, so headers show whether all ranks received the same one */
 tamis_status tam_pick_plan(const tam_bucket_view *view, tam_packing *packing, tam_link *link,
                            uint64_t *config);
 

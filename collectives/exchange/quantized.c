@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange quantized: every element of the residual travels in a wire type, and what rounding takes
- * stays. The error feedback of 1-bit SGD (Seide et al., Interspeech 2014) with the codes of wire.h,
- * for values and for their sums. Slots carry heads alone, so that steps are compared and ranks that
- * are late are seen, as with picks.
+ * Exchange quantized: every element of the residual travels quantized, and what rounding takes
+ * stays. The error feedback of 1-bit SGD (Seide et al., Interspeech 2014) with the codes of
+ * value_codecs.h, for values and for their sums. Packets carry headers alone, so that steps are
+ * compared and ranks that are late are seen, as with picks.
  */
 #include "collectives/exchange/table.h"
 
 #include "collectives/exchange/united.h"
 
-static tam_slots choose_slots(const tam_bucket_view *v) {
-    return (tam_slots){
+static tam_packets choose_packets(const tam_bucket_view *v) {
+    return (tam_packets){
         .rank = v->rank,
         .nranks = v->nranks,
-        .format = TAMIS_INDEX_U32, /* of empty lists */
+        .index_codec = TAMIS_INDEX_U32, /* of empty lists */
         .config = v->config_hash,
     };
 }
 
 static tamis_status open_quantized(tam_bucket_view *view, void **out) {
-    tam_slots slots = choose_slots(view);
+    tam_packets packets = choose_packets(view);
     tam_united *u = NULL;
     size_t length = (size_t)view->layout->length;
-    TAM_TRY(tam_united_open(view, &slots, length, &u));
+    TAM_TRY(tam_united_open(view, &packets, length, &u));
     for (size_t i = 0; i < length; i++)
         u->sparse.indices[i] = (uint32_t)i;
     *out = u;
@@ -31,7 +31,7 @@ static tamis_status open_quantized(tam_bucket_view *view, void **out) {
 
 static tamis_status pick(void *self) {
     tam_cut_result nothing = {0};
-    tam_sparse_fill_head(self, &nothing);
+    tam_sparse_fill_header(self, &nothing);
     return TAMIS_OK;
 }
 
@@ -48,7 +48,7 @@ static tamis_status run_quantized(void *self, tam_link *link) {
 }
 
 const tam_exchange tam_exchange_quantized = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_TIMED,
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_TIMED,
     .open = open_quantized,
     .close = tam_united_close,
     .limit = tam_nothing_to_limit,

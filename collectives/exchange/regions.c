@@ -34,7 +34,7 @@ uint64_t tam_regions_bytes(uint32_t nranks, uint64_t n, size_t capacity) {
     uint64_t all = room_for_all(nranks, tam_regions_most(nranks, n, capacity));
     unsigned __int128 bytes = (unsigned __int128)nranks * (capacity + (uint64_t)1) + all;
     bytes *= sizeof(tam_region_pair);
-    bytes += (uint64_t)nranks * (TAM_REGIONS_COUNTS_BYTES + TAM_REGIONS_HEAD_BYTES);
+    bytes += (uint64_t)nranks * (TAM_REGIONS_COUNTS_BYTES + TAM_REGIONS_HEADER_BYTES);
     return bytes < UINT64_MAX ? (uint64_t)bytes : UINT64_MAX;
 }
 
@@ -53,10 +53,10 @@ tamis_status tam_regions_open(uint32_t rank, uint32_t nranks, uint64_t n, size_t
     g.cursors = tam_alloc_array(nranks, sizeof g.cursors[0]);
     g.counts = tam_alloc(TAM_REGIONS_COUNTS_BYTES);
     g.all_counts = tam_alloc_array(nranks, TAM_REGIONS_COUNTS_BYTES);
-    g.head = tam_alloc(TAM_REGIONS_HEAD_BYTES);
-    g.heads = tam_alloc_array(nranks, TAM_REGIONS_HEAD_BYTES);
+    g.header = tam_alloc(TAM_REGIONS_HEADER_BYTES);
+    g.headers = tam_alloc_array(nranks, TAM_REGIONS_HEADER_BYTES);
     if (!g.state || !g.send || !g.recv || !g.all || !g.send_at || !g.marks || !g.cursors ||
-        !g.counts || !g.all_counts || !g.head || !g.heads) {
+        !g.counts || !g.all_counts || !g.header || !g.headers) {
         tam_regions_close(&g);
         return tam_fail(TAMIS_E_NOMEM, "no memory for regions of %zu pairs", received);
     }
@@ -76,8 +76,8 @@ void tam_regions_close(tam_regions *g) {
     tam_free(g->cursors);
     tam_free(g->counts);
     tam_free(g->all_counts);
-    tam_free(g->head);
-    tam_free(g->heads);
+    tam_free(g->header);
+    tam_free(g->headers);
     *g = (tam_regions){0};
 }
 
@@ -93,7 +93,7 @@ bool tam_regions_valid(const uint64_t *state, uint32_t nranks, uint64_t n) {
            steps < TAM_REUSE_STEPS;
 }
 
-/* -- heads ------------------------------------------------------------------------------------ */
+/* -- headers ---------------------------------------------------------------------------------- */
 
 void tam_regions_divide(const tam_regions *g, const uint32_t *indices, size_t count,
                         uint32_t *words) {
@@ -110,8 +110,8 @@ void tam_regions_divide(const tam_regions *g, const uint32_t *indices, size_t co
     words[2 * g->nranks - 1] = (uint32_t)g->n;
 }
 
-static tamis_status check_words(const tam_regions *g, const tam_slots *slots, uint32_t r) {
-    const uint32_t *words = tam_slot_words_of(slots, r);
+static tamis_status check_words(const tam_regions *g, const tam_packets *packets, uint32_t r) {
+    const uint32_t *words = tam_packet_words_of(packets, r);
     uint64_t total = 0;
     uint32_t least = 0;
     bool ascend = true;
@@ -120,11 +120,12 @@ static tamis_status check_words(const tam_regions *g, const tam_slots *slots, ui
         ascend = ascend && words[g->nranks + i] >= least;
         least = words[g->nranks + i];
     }
-    if (total != tam_slot_head_of(slots, r)->count || !ascend || least != g->n)
-        return tam_fail(TAMIS_E_PROTOCOL,
-                        "the slot of rank %u was refused: its counts per region or its borders are "
-                        "inconsistent",
-                        r);
+    if (total != tam_packet_header_of(packets, r)->count || !ascend || least != g->n)
+        return tam_fail(
+            TAMIS_E_PROTOCOL,
+            "the packet of rank %u was refused: its counts per region or its borders are "
+            "inconsistent",
+            r);
     return TAMIS_OK;
 }
 
@@ -139,10 +140,10 @@ static size_t message_length(uint32_t count) {
     return count > 0 ? (size_t)count + 1 : 0;
 }
 
-static void write_messages(tam_regions *g, tam_slots *slots, uint64_t seed) {
-    const uint32_t *indices = tam_slot_own_indices(slots);
-    const uint32_t *counts = tam_slot_words_of(slots, g->rank);
-    const float *values = tam_slot_own_values(slots);
+static void write_messages(tam_regions *g, tam_packets *packets, uint64_t seed) {
+    const uint32_t *indices = tam_packet_own_indices(packets);
+    const uint32_t *counts = tam_packet_words_of(packets, g->rank);
+    const float *values = tam_packet_own_values(packets);
     tam_region_pair *at = g->send;
     for (uint32_t r = 0; r < g->nranks; r++) {
         uint32_t count = counts[r];
@@ -159,11 +160,12 @@ static void write_messages(tam_regions *g, tam_slots *slots, uint64_t seed) {
     g->send_at[g->nranks] = (size_t)(at - g->send) * sizeof *at;
 }
 
-static void expect_messages(tam_regions *g, const tam_slots *slots) {
+static void expect_messages(tam_regions *g, const tam_packets *packets) {
     g->recv_at[0] = 0;
     for (uint32_t r = 0; r < g->nranks; r++)
-        g->recv_at[r + 1] = g->recv_at[r] + message_length(tam_slot_words_of(slots, r)[g->rank]) *
-                                                sizeof(tam_region_pair);
+        g->recv_at[r + 1] =
+            g->recv_at[r] +
+            message_length(tam_packet_words_of(packets, r)[g->rank]) * sizeof(tam_region_pair);
 }
 
 /* Marks what was picked. @return whether the checksum is right and indices ascend within this
@@ -191,10 +193,10 @@ static const tam_region_pair *message_of(const tam_regions *g, uint32_t r) {
 }
 
 /* @return  1 + the rank whose list is wrong, or 0 */
-static uint32_t read_messages(tam_regions *g, const tam_slots *slots, uint64_t seed) {
+static uint32_t read_messages(tam_regions *g, const tam_packets *packets, uint64_t seed) {
     uint32_t refused = 0;
     for (uint32_t r = 0; r < g->nranks; r++) {
-        uint32_t count = tam_slot_words_of(slots, r)[g->rank];
+        uint32_t count = tam_packet_words_of(packets, r)[g->rank];
         if (!read_message(g, message_of(g, r), count, seed + r))
             refused = r + 1;
     }
@@ -215,7 +217,7 @@ static size_t take_marks(tam_regions *g, uint32_t *indices) {
 
 typedef struct messages {
     tam_regions *regions;
-    const tam_slots *slots;
+    const tam_packets *packets;
 } messages;
 
 /* What one rank sent for some of the indices, which begin where its cursor is. */
@@ -224,7 +226,7 @@ static bool add_message(void *self, uint32_t r, const uint32_t *indices, size_t 
     const messages *m = self;
     tam_regions *g = m->regions;
     const tam_region_pair *pairs = message_of(g, r);
-    uint32_t count = tam_slot_words_of(m->slots, r)[g->rank];
+    uint32_t count = tam_packet_words_of(m->packets, r)[g->rank];
     uint32_t place = tam_tree_place(r, tam_tree_own(g->nranks));
     size_t j = g->cursors[r];
     for (size_t i = 0; j < count && pairs[j].index <= indices[length - 1]; i++, j++) {
@@ -236,20 +238,20 @@ static bool add_message(void *self, uint32_t r, const uint32_t *indices, size_t 
     return true;
 }
 
-tamis_status tam_regions_exchange(tam_regions *g, tam_slots *slots, uint64_t k, tam_link *link,
+tamis_status tam_regions_exchange(tam_regions *g, tam_packets *packets, uint64_t k, tam_link *link,
                                   uint32_t *indices, float *values, size_t *count) {
-    uint64_t seed = slots->config + slots->step * g->nranks;
+    uint64_t seed = packets->config + packets->step * g->nranks;
     for (uint32_t r = 0; r < g->nranks; r++)
-        TAM_TRY(check_words(g, slots, r));
-    write_messages(g, slots, seed + g->rank);
-    expect_messages(g, slots);
+        TAM_TRY(check_words(g, packets, r));
+    write_messages(g, packets, seed + g->rank);
+    expect_messages(g, packets);
     TAM_TRY(link->transport->alltoall(link->self, g->send, g->send_at, g->recv, g->recv_at,
                                       &link->call));
-    uint32_t refused = read_messages(g, slots, seed);
+    uint32_t refused = read_messages(g, packets, seed);
     *count = take_marks(g, indices);
     *count = refused ? 0 : *count;
     memset(g->cursors, 0, g->nranks * sizeof g->cursors[0]);
-    tam_merge_add_up(add_message, &(messages){g, slots}, g->nranks, indices, *count, values);
+    tam_merge_add_up(add_message, &(messages){g, packets}, g->nranks, indices, *count, values);
     return tam_regions_survive(g, seed, k, refused, link, indices, values, count);
 }
 
@@ -285,16 +287,16 @@ static void learn_cut(tam_regions *g, uint64_t step, uint64_t k, uint64_t surviv
 }
 
 /* The mean of the proposed borders, rounded down. */
-static void learn_borders(tam_regions *g, const tam_slots *slots) {
+static void learn_borders(tam_regions *g, const tam_packets *packets) {
     for (uint32_t i = 0; i < g->nranks; i++) {
         uint64_t sum = 0;
         for (uint32_t r = 0; r < g->nranks; r++)
-            sum += tam_slot_words_of(slots, r)[g->nranks + i];
+            sum += tam_packet_words_of(packets, r)[g->nranks + i];
         g->state[TAM_REGIONS_ENDS + i] = sum / g->nranks;
     }
 }
 
-void tam_regions_learn(tam_regions *g, const tam_slots *slots, uint64_t k, uint64_t survived) {
-    learn_cut(g, slots->step, k, survived);
-    learn_borders(g, slots);
+void tam_regions_learn(tam_regions *g, const tam_packets *packets, uint64_t k, uint64_t survived) {
+    learn_cut(g, packets->step, k, survived);
+    learn_borders(g, packets);
 }

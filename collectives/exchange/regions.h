@@ -3,7 +3,7 @@
  * balanced-pairs: the exchange of Ok-Topk (Li and Hoefler, PPoPP 2022). The vector is cut into P
  * regions, one per rank, with borders that divide the picks of all ranks evenly.
  *
- *     heads      counts of picks by region, and the borders that each rank proposes
+ *     headers    counts of picks by region, and the borders that each rank proposes
  *     pairs      (index, value) to the owner of the region, which adds them up (lib/base/tree.h)
  *     cut        owners keep the sums that reach a common threshold, that of the k largest
  *     gather     the survivors to all ranks, in shares of equal length
@@ -24,8 +24,8 @@
  * Every 32nd step finds the threshold, digit by digit from counts, and sums that reach it survive.
  * In between, sums over it survive, and it is adapted to their number. If fewer than k sums are not
  * zero, all survive, zeros too, and the next step searches again. The borders are those proposed by
- * the heads of the previous step. Nothing received is trusted: a rank that refuses a list, or
- * counts, says so in the head of its survivors, and then all ranks refuse.
+ * the headers of the previous step. Nothing received is trusted: a rank that refuses a list, or
+ * counts, says so in the header of its survivors, and then all ranks refuse.
  *
  * Bytes sent by a rank, p picks, S survivors:
  *     (P - 1) (28 + 56 + 8 P) + (P - 1) / P * 8 p + 8 (P - 1) + (P - 1) 40 + (P - 1) / P * 8 S
@@ -34,7 +34,7 @@
 #ifndef TAM_EXCHANGE_REGIONS_H
 #define TAM_EXCHANGE_REGIONS_H
 
-#include "collectives/exchange/slot.h"
+#include "collectives/exchange/packet.h"
 
 /** Words of a state, the same on all ranks. */
 enum {
@@ -50,8 +50,8 @@ typedef struct tam_region_pair {
 } tam_region_pair;
 
 /* survivors.c */
-enum { TAM_REGIONS_HEAD_BYTES = 40, TAM_REGIONS_COUNTS_BYTES = 1032 };
-typedef struct tam_region_head tam_region_head;
+enum { TAM_REGIONS_HEADER_BYTES = 40, TAM_REGIONS_COUNTS_BYTES = 1032 };
+typedef struct tam_region_header tam_region_header;
 typedef struct tam_region_counts tam_region_counts;
 
 typedef struct tam_regions {
@@ -69,11 +69,12 @@ typedef struct tam_regions {
     uint64_t *marks;                        /* [n / 64 + 1] a bit for each element of the region */
     size_t *cursors;                        /* [nranks] */
     tam_region_counts *counts, *all_counts; /* [1], [nranks] */
-    tam_region_head *head, *heads;          /* [1], [nranks] */
+    tam_region_header *header, *headers;    /* [1], [nranks] */
 } tam_regions;
 
-/** Words of a slot's head: counts by region, and ends of the regions that this rank proposes. */
-static inline uint32_t tam_regions_head_words(uint32_t nranks) {
+/** Words of a packet's header: counts by region, and ends of the regions that this rank
+ * proposes. */
+static inline uint32_t tam_regions_header_words(uint32_t nranks) {
     return 2 * nranks;
 }
 
@@ -104,18 +105,18 @@ void tam_regions_close(tam_regions *regions);
 /** Whether words of a state make sense for a vector of n entries. */
 bool tam_regions_valid(const uint64_t *state, uint32_t nranks, uint64_t n);
 
-/** Fill the words of this rank's head, before heads are exchanged. */
+/** Fill the words of this rank's header, before headers are exchanged. */
 void tam_regions_divide(const tam_regions *regions, const uint32_t *indices, size_t count,
                         uint32_t *words);
 
 /**
- * After the heads: own picks (from the slots) to their owners, sums, survivors to all.
+ * After the headers: own picks (from the packets) to their owners, sums, survivors to all.
  *
  * @param  indices, values  [out]  [tam_regions_most] the survivors, ascending
  *
  * Errors:  PROTOCOL, on all ranks, names the rank whose list or counts were refused
  */
-tamis_status tam_regions_exchange(tam_regions *regions, tam_slots *slots, uint64_t k,
+tamis_status tam_regions_exchange(tam_regions *regions, tam_packets *packets, uint64_t k,
                                   tam_link *link, uint32_t *indices, float *values, size_t *count);
 
 /** Its second half, once this region's sums are made. survivors.c
@@ -133,6 +134,7 @@ size_t tam_regions_given(const uint32_t *survivors, size_t nsurvivors, uint32_t 
                          float *values, size_t count);
 
 /** The step has been applied, with `survived` entries: set threshold and borders of the next. */
-void tam_regions_learn(tam_regions *regions, const tam_slots *slots, uint64_t k, uint64_t survived);
+void tam_regions_learn(tam_regions *regions, const tam_packets *packets, uint64_t k,
+                       uint64_t survived);
 
 #endif

@@ -10,9 +10,9 @@
  *     rank 1     .  .    .  .    .  .    5  7    .  .         3
  *     rank 2     .  .   10  .    .  .    .  .    .  .         1
  *
- * The lists are slots of row numbers. Sums are made in one of two ways. The ranks choose the one
- * that takes fewer bytes by the slots, which all of them have: c rows in the longest list, U in the
- * union, L elements each,
+ * The lists are packets of row numbers. Sums are made in one of two ways. The ranks choose the one
+ * that takes fewer bytes by the packets, which all of them have: c rows in the longest list, U in
+ * the union, L elements each,
  *
  *     reduce     every rank gives all rows of the union     8 U L (P - 1) / P     same rows touched
  *     gather     every rank sends its own rows to all       4 c L (P - 1)         others touched
@@ -30,7 +30,7 @@
  * that is the same on all ranks and moves in every step (lib/policy/rules.h), and defers the
  * others: these stay in its residual unless another rank lists them. Then a rank may have touched a
  * row that it does not list, so only reduce is right: gather is not chosen where any rank has
- * deferred rows, which the tallies tell all ranks.
+ * deferred rows, which the counters tell all ranks.
  */
 #include "collectives/exchange/sparse.h"
 #include "collectives/exchange/table.h"
@@ -50,17 +50,17 @@ typedef struct rows {
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* A batch is expected to touch one row in so many; used to choose and price the index format. */
+/* A batch is expected to touch one row in so many; used to choose and price the index codec. */
 enum { EXPECTED_SHARE = 64 };
 
-static tamis_index_format usual_format(const rows *w) {
-    return tam_codec_choose(w->count, w->count / EXPECTED_SHARE + 1, false);
+static tamis_index_codec usual_codec(const rows *w) {
+    return tam_index_codec_choose(w->count, w->count / EXPECTED_SHARE + 1, false);
 }
 
 /* (P - 1) bytes(c) + 8 c L (P - 1) / P <= 8 rows L (P - 1) / P, times P / (P - 1). By the usual
- * format, even if another is configured: which rows are summed is part of the result. */
+ * codec, even if another is configured: which rows are summed is part of the result. */
 static bool list_pays(const rows *w, uint64_t count) {
-    uint64_t bytes = tam_codec_of(usual_format(w))->bytes(w->count, count);
+    uint64_t bytes = tam_index_codec_of(usual_codec(w))->bytes(w->count, count);
     return (bytes + 7) / 8 * 8 * w->sparse.view->nranks <= 8 * (w->count - count) * w->length;
 }
 
@@ -83,24 +83,24 @@ static uint32_t choose_most(const rows *w) {
     return w->sparse.view->nranks > 1 ? find_most(w) : w->count;
 }
 
-static void close_rows(void *self, bool lingers) {
+static void close_rows(void *self, bool in_flight) {
     rows *w = self;
     if (!w)
         return;
-    tam_sparse_close(&w->sparse, lingers);
+    tam_sparse_close(&w->sparse, in_flight);
     tam_free(w->marks);
     tam_free(w->united);
     tam_free(w);
 }
 
-static tam_slots choose_slots(const rows *w) {
+static tam_packets choose_packets(const rows *w) {
     const tam_bucket_view *v = w->sparse.view;
-    return (tam_slots){
+    return (tam_packets){
         .rank = v->rank,
         .nranks = v->nranks,
         .capacity = w->most,
         .growing = true,
-        .format = v->format != TAMIS_INDEX_AUTO ? v->format : usual_format(w),
+        .index_codec = v->index_codec != TAMIS_INDEX_AUTO ? v->index_codec : usual_codec(w),
         .span = w->count,
         .config = v->config_hash,
     };
@@ -109,8 +109,8 @@ static tam_slots choose_slots(const rows *w) {
 static tamis_status open_memory(rows *w) {
     tam_sparse *s = &w->sparse;
     tam_bucket_view *v = s->view;
-    TAM_TRY(tam_sparse_open_tallies(s));
-    TAM_TRY(tam_slots_open(&s->slots));
+    TAM_TRY(tam_sparse_open_counters(s));
+    TAM_TRY(tam_packets_open(&s->packets));
     s->most = (size_t)v->layout->length;
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
     s->values = tam_alloc_array(s->most, sizeof s->values[0]);
@@ -122,8 +122,8 @@ static tamis_status open_memory(rows *w) {
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u rows of %u elements", w->count, w->length);
     for (uint32_t i = 0; i < v->nranks; i++)
         s->ranges[i] = (tam_strided){0, w->count, w->count, w->count};
-    s->slots.ranges = s->ranges;
-    v->format = s->slots.format;
+    s->packets.ranges = s->ranges;
+    v->index_codec = s->packets.index_codec;
     v->result_max = s->most;
     return TAMIS_OK;
 }
@@ -137,7 +137,7 @@ static tamis_status open_rows(tam_bucket_view *view, void **out) {
     w->count = (uint32_t)view->layout->length / w->length;
     w->most = choose_most(w);
     w->defers = view->config->rows_capacity > 0;
-    w->sparse.slots = choose_slots(w);
+    w->sparse.packets = choose_packets(w);
     tamis_status status = open_memory(w);
     if (status != TAMIS_OK) {
         close_rows(w, false);
@@ -152,7 +152,7 @@ static tamis_status open_rows(tam_bucket_view *view, void **out) {
 static tamis_status plan(void *self, tam_link *link) {
     (void)link;
     rows *w = self;
-    w->sparse.slots.config = tam_view_config(w->sparse.view, 0);
+    w->sparse.packets.config = tam_view_config(w->sparse.view, 0);
     return TAMIS_OK;
 }
 
@@ -179,34 +179,34 @@ static uint32_t list_marked(const rows *w, uint32_t *list) {
 
 static tamis_status pick(void *self) {
     rows *w = self;
-    tam_slots *slots = &w->sparse.slots;
+    tam_packets *packets = &w->sparse.packets;
     const tam_bucket_view *v = w->sparse.view;
     tam_cut_result result = {0};
     TAM_TRY(v->device->mark(v->kernels, v->acc, w->length, w->count, w->marks));
     if (w->defers)
         result.deferred = (size_t)unmark_others(w) * w->length;
-    uint32_t found = list_marked(w, tam_slot_own_indices(slots));
+    uint32_t found = list_marked(w, tam_packet_own_indices(packets));
     bool all = found > w->most;
     result.count = all ? 0 : found;
-    tam_sparse_fill_head(&w->sparse, &result);
-    tam_head_flag(tam_slot_own_head(slots), all ? TAM_HEAD_ALL_ROWS : 0);
+    tam_sparse_fill_header(&w->sparse, &result);
+    tam_header_flag(tam_packet_own_header(packets), all ? TAM_HEADER_ALL_ROWS : 0);
     return TAMIS_OK;
 }
 
 /* -- the union -------------------------------------------------------------------------------- */
 
 static tamis_status mark_list(rows *w, uint32_t rank) {
-    const tam_head *h = tam_slot_head_of(&w->sparse.slots, rank);
-    const uint32_t *list = tam_slot_indices_of(&w->sparse.slots, rank);
+    const tam_header *h = tam_packet_header_of(&w->sparse.packets, rank);
+    const uint32_t *list = tam_packet_indices_of(&w->sparse.packets, rank);
     for (uint32_t i = 0; i < h->count; i++) {
         if (list[i] >= w->count || (i > 0 && list[i] <= list[i - 1]))
             return tam_fail(
                 TAMIS_E_PROTOCOL,
-                "the slot of rank %u was refused: row %u of %u is out of range or out of order",
+                "the packet of rank %u was refused: row %u of %u is out of range or out of order",
                 rank, list[i], w->count);
         w->marks[list[i]] = 1;
     }
-    if (tam_head_flags(h) & TAM_HEAD_ALL_ROWS)
+    if (tam_header_flags(h) & TAM_HEADER_ALL_ROWS)
         memset(w->marks, 1, w->count);
     return TAMIS_OK;
 }
@@ -239,8 +239,8 @@ static size_t expand(rows *w, const uint32_t *list, size_t count) {
 static uint32_t longest_list(const rows *w) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < w->sparse.view->nranks; i++) {
-        const tam_head *h = tam_slot_head_of(&w->sparse.slots, i);
-        uint32_t count = tam_head_flags(h) & TAM_HEAD_ALL_ROWS ? w->count : h->count;
+        const tam_header *h = tam_packet_header_of(&w->sparse.packets, i);
+        uint32_t count = tam_header_flags(h) & TAM_HEADER_ALL_ROWS ? w->count : h->count;
         most = count > most ? count : most;
     }
     return most;
@@ -256,8 +256,8 @@ static bool gather_pays(const rows *w, uint64_t longest) {
 /* Whether the next row of a rank's list is this one. */
 static bool lists_row(const rows *w, uint32_t rank, uint32_t row) {
     size_t next = w->sparse.cursors[rank];
-    return next < tam_slot_head_of(&w->sparse.slots, rank)->count &&
-           tam_slot_indices_of(&w->sparse.slots, rank)[next] == row;
+    return next < tam_packet_header_of(&w->sparse.packets, rank)->count &&
+           tam_packet_indices_of(&w->sparse.packets, rank)[next] == row;
 }
 
 /* Sum one row over the ranks that list it. @param came  rows of all ranks, `room` values apart */
@@ -280,12 +280,12 @@ static void add_row(rows *w, uint32_t row, const float *came, size_t room, float
 
 /* Writes the elements of the union's rows to `indices`, their sums to `values`. */
 static tamis_status gather(rows *w, tam_link *link, size_t longest) {
-    tam_slots *slots = &w->sparse.slots;
+    tam_packets *packets = &w->sparse.packets;
     const tam_bucket_view *v = w->sparse.view;
-    size_t count = tam_slot_own_head(slots)->count, room = longest * w->length;
+    size_t count = tam_packet_own_header(packets)->count, room = longest * w->length;
     float *sums = w->sparse.values, *sent = sums + (size_t)w->nunited * w->length;
     float *came = sent + room;
-    count = expand(w, tam_slot_own_indices(slots), count);
+    count = expand(w, tam_packet_own_indices(packets), count);
     TAM_TRY(v->device->gather(v->kernels, v->acc, w->sparse.indices, count, sent));
     memset(sent + count, 0, (room - count) * sizeof sent[0]);
     TAM_TRY(link->transport->allgather(link->self, sent, room * sizeof sent[0], came, &link->call));
@@ -322,7 +322,7 @@ static tamis_status run_rows(void *self, tam_link *link) {
 static tamis_status skip(void *self) {
     rows *w = self;
     const tam_bucket_view *v = w->sparse.view;
-    if (v->keeps)
+    if (v->has_residual)
         return TAMIS_OK;
     for (uint32_t row = 0; row < w->count; row++)
         w->united[row] = row;

@@ -5,19 +5,19 @@
 
 #include <math.h>
 
-/* -- slots ------------------------------------------------------------------------------------ */
+/* -- packets ---------------------------------------------------------------------------------- */
 
 enum { FEW_BITS = 8 }; /* whoever sends values like this pays for bytes */
 
-/* Chosen from numbers that all ranks share. Growing slots may be as long as the part, so the count
- * that is aimed at decides for them. */
-static tamis_index_format choose_format(const tam_bucket_view *v, const tam_slots *slots) {
+/* Chosen from numbers that all ranks share. Growing packets may be as long as the part, so the
+ * count that is aimed at decides for them. */
+static tamis_index_codec choose_index_codec(const tam_bucket_view *v, const tam_packets *packets) {
     uint64_t ranks = tam_pick_scheme(v).ownership == TAM_OWN_ALL ? 1 : v->nranks;
     uint64_t count = tam_pick_most(v, v->k), aimed = (v->k + ranks - 1) / ranks;
-    if (v->format != TAMIS_INDEX_AUTO)
-        return v->format;
-    return tam_codec_choose(slots->span, slots->growing && aimed < count ? aimed : count,
-                            slots->wire->bits <= FEW_BITS);
+    if (v->index_codec != TAMIS_INDEX_AUTO)
+        return v->index_codec;
+    return tam_index_codec_choose(packets->span, packets->growing && aimed < count ? aimed : count,
+                                  packets->value_codec->bits <= FEW_BITS);
 }
 
 /* A leader's list is sent in pieces if the transport sends runs to single ranks, and there is more
@@ -27,8 +27,8 @@ static bool is_led(const tam_bucket_view *v) {
            !v->gathers;
 }
 
-tam_slots tam_sparse_slots(const tam_bucket_view *v) {
-    tam_slots slots = {
+tam_packets tam_sparse_packets(const tam_bucket_view *v) {
+    tam_packets packets = {
         .rank = v->rank,
         .nranks = v->nranks,
         .first = v->slice->local,
@@ -37,19 +37,19 @@ tam_slots tam_sparse_slots(const tam_bucket_view *v) {
         .capacity = tam_pick_most(v, v->k_max),
         .growing = !tam_pick_bounded(v),
         .led = is_led(v),
-        .wire = tam_wire_of(tam_wire_resolve(v->config->wire_type)),
+        .value_codec = tam_value_codec_of(tam_value_codec_resolve(v->config->value_codec)),
         .span = tam_own_max(v->division),
         .config = v->config_hash,
     };
-    slots.format = choose_format(v, &slots);
-    return slots;
+    packets.index_codec = choose_index_codec(v, &packets);
+    return packets;
 }
 
 /* Lists of exclusive owners cannot overlap, so n bounds their union. Lists of `all` need room for
  * every entry, as the merge removes duplicates only step by step. */
-size_t tam_sparse_union(const tam_bucket_view *v, const tam_slots *slots) {
+size_t tam_sparse_union(const tam_bucket_view *v, const tam_packets *packets) {
     tam_ownership ownership = tam_pick_scheme(v).ownership;
-    uint64_t sent = (uint64_t)slots->capacity * v->nranks, n = v->division->grid.n;
+    uint64_t sent = (uint64_t)packets->capacity * v->nranks, n = v->division->grid.n;
     if (ownership == TAM_OWN_BINS)
         return (size_t)n;
     return (size_t)(ownership == TAM_OWN_ALL || sent < n ? sent : n);
@@ -61,63 +61,64 @@ size_t tam_sparse_union(const tam_bucket_view *v, const tam_slots *slots) {
  * most n entries does not grow with the number of ranks, and is not counted. */
 static uint64_t bytes_beside(const tam_sparse *s, bool shared) {
     if (s->most <= s->view->division->grid.n)
-        return s->slots.beside;
-    uint32_t arrays = 2 + (shared ? 1 : 0) + (s->rounds ? 1 : 0);
+        return s->packets.beside;
+    uint32_t arrays = 2 + (shared ? 1 : 0) + (s->quantizes ? 1 : 0);
     unsigned __int128 bytes = (unsigned __int128)s->most * (arrays * sizeof s->values[0]);
-    bytes += s->slots.beside;
+    bytes += s->packets.beside;
     return bytes < UINT64_MAX ? (uint64_t)bytes : UINT64_MAX;
 }
 
 /* A column's sums have no room for more than its values. */
-tam_tallies tam_sparse_way(const tam_bucket_view *v, bool summed) {
+tam_counter_way tam_sparse_way(const tam_bucket_view *v, bool summed) {
     enum { FEW = 8 }; /* up to so many ranks a sum of their own does not pay */
     if (v->slice->nlocal > 1)
-        return TAM_TALLIES_IN_HEADS;
+        return TAM_COUNTERS_IN_HEADERS;
     if (summed)
-        return TAM_TALLIES_WITH_VALUES;
-    return v->nranks > FEW ? TAM_TALLIES_ALONE : TAM_TALLIES_IN_HEADS;
+        return TAM_COUNTERS_WITH_VALUES;
+    return v->nranks > FEW ? TAM_COUNTERS_ALONE : TAM_COUNTERS_IN_HEADERS;
 }
 
-tamis_status tam_sparse_open_tallies(tam_sparse *s) {
-    s->ntallies = TAM_TALLIES + tam_pick_sums(s->view);
-    s->slots.ntallies = s->way == TAM_TALLIES_IN_HEADS ? s->ntallies : 0;
-    s->tallies = tam_alloc_array(s->ntallies, sizeof s->tallies[0]);
-    return s->tallies ? TAMIS_OK : tam_fail(TAMIS_E_NOMEM, "no memory for %u tallies", s->ntallies);
+tamis_status tam_sparse_open_counters(tam_sparse *s) {
+    s->ncounters = TAM_COUNTERS + tam_pick_sums(s->view);
+    s->packets.ncounters = s->way == TAM_COUNTERS_IN_HEADERS ? s->ncounters : 0;
+    s->counters = tam_alloc_array(s->ncounters, sizeof s->counters[0]);
+    return s->counters ? TAMIS_OK
+                       : tam_fail(TAMIS_E_NOMEM, "no memory for %u counters", s->ncounters);
 }
 
 tamis_status tam_sparse_open(tam_sparse *s) {
     tam_bucket_view *v = s->view;
-    bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL && !s->slots.heads_only;
-    size_t came = s->slots.with_values ? (size_t)v->nranks * TAM_MERGE_BLOCK : 0;
-    s->slots.beside = bytes_beside(s, shared);
-    TAM_TRY(tam_sparse_open_tallies(s));
-    TAM_TRY(tam_slots_open(&s->slots));
+    bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL && !s->packets.headers_only;
+    size_t came = s->packets.with_values ? (size_t)v->nranks * TAM_MERGE_BLOCK : 0;
+    s->packets.beside = bytes_beside(s, shared);
+    TAM_TRY(tam_sparse_open_counters(s));
+    TAM_TRY(tam_packets_open(&s->packets));
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
-    s->values = tam_alloc_array(s->most + s->ntallies, sizeof s->values[0]);
+    s->values = tam_alloc_array(s->most + s->ncounters, sizeof s->values[0]);
     s->scratch = tam_alloc_array(shared ? s->most : 0, sizeof s->scratch[0]);
-    s->errors = s->rounds ? tam_alloc_array(s->most, sizeof s->errors[0]) : NULL;
+    s->errors = s->quantizes ? tam_alloc_array(s->most, sizeof s->errors[0]) : NULL;
     s->came = tam_alloc_array(came, sizeof s->came[0]);
     s->ranges = tam_alloc_array(v->nranks, sizeof s->ranges[0]);
     s->owners = tam_alloc_array(v->nranks, sizeof s->owners[0]);
     s->cursors = tam_alloc_array(v->nranks, sizeof s->cursors[0]);
     s->lists = tam_alloc_array(v->nranks, sizeof s->lists[0]);
-    if (!s->indices || !s->values || !s->scratch || (s->rounds && !s->errors) || !s->came ||
+    if (!s->indices || !s->values || !s->scratch || (s->quantizes && !s->errors) || !s->came ||
         !s->ranges || !s->owners || !s->cursors || !s->lists)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", s->most);
-    s->slots.ranges = s->ranges;
-    v->format = s->slots.format;
+    s->packets.ranges = s->ranges;
+    v->index_codec = s->packets.index_codec;
     v->result_max = s->most;
-    v->gather_max = s->slots.head_step;
+    v->gather_max = s->packets.header_step;
     return tam_packing_open(v, &s->packing);
 }
 
-void tam_sparse_close(tam_sparse *s, bool lingers) {
-    if (!lingers) {
-        tam_slots_close(&s->slots);
+void tam_sparse_close(tam_sparse *s, bool in_flight) {
+    if (!in_flight) {
+        tam_packets_close(&s->packets);
         tam_free(s->values);
-        tam_free(s->tallies);
+        tam_free(s->counters);
     }
-    tam_packing_close(&s->packing, lingers);
+    tam_packing_close(&s->packing, in_flight);
     tam_free(s->indices);
     tam_free(s->scratch);
     tam_free(s->errors);
@@ -130,8 +131,8 @@ void tam_sparse_close(tam_sparse *s, bool lingers) {
 
 void tam_sparse_limit(void *self) {
     tam_sparse *s = self;
-    if (!s->slots.growing)
-        tam_slots_limit(&s->slots, tam_pick_most(s->view, s->view->k));
+    if (!s->packets.growing)
+        tam_packets_limit(&s->packets, tam_pick_most(s->view, s->view->k));
 }
 
 /* -- what this rank picks --------------------------------------------------------------------- */
@@ -146,55 +147,56 @@ tamis_status tam_sparse_plan(void *self, tam_link *link) {
     const tam_bucket_view *v = s->view;
     for (uint32_t i = 0; i < v->nranks; i++)
         s->ranges[i] = tam_strided_of(v->division, tam_part_of(v->division, v->step, i));
-    s->slots.leader = tam_owner_of(v->division, v->step, 0); /* if they are led */
-    s->slots.config = tam_view_config(v, v->k);
-    return tam_pick_plan(v, &s->packing, link, &s->slots.config);
+    s->packets.leader = tam_owner_of(v->division, v->step, 0); /* if they are led */
+    s->packets.config = tam_view_config(v, v->k);
+    return tam_pick_plan(v, &s->packing, link, &s->packets.config);
 }
 
 static uint32_t at_most_32_bits(uint64_t count) {
     return (uint32_t)(count < UINT32_MAX ? count : UINT32_MAX);
 }
 
-static void fill_tallies(tam_sparse *s, const tam_cut_result *result) {
+static void fill_counters(tam_sparse *s, const tam_cut_result *result) {
     const tam_bucket_view *v = s->view;
     const tam_candidates *seen = &v->accumulated.candidates;
     bool listed = tam_rule_listed(tam_pick_scheme(v).threshold, &v->control->state);
     bool known = listed && seen->complete;
-    float *shares = s->tallies + TAM_TALLIES;
-    tam_tally_count(s->tallies, TAM_TALLY_DEFERRED, (uint32_t)result->deferred);
-    tam_tally_count(s->tallies, TAM_TALLY_CANDIDATES, known ? (uint32_t)seen->count : 0);
-    tam_tally_count(s->tallies, TAM_TALLY_NONFINITE,
+    float *shares = s->counters + TAM_COUNTERS;
+    tam_counter_set(s->counters, TAM_COUNTER_DEFERRED, (uint32_t)result->deferred);
+    tam_counter_set(s->counters, TAM_COUNTER_CANDIDATES, known ? (uint32_t)seen->count : 0);
+    tam_counter_set(s->counters, TAM_COUNTER_NONFINITE,
                     at_most_32_bits(v->accumulated.nonfinite + v->early_nonfinite));
-    s->tallies[TAM_TALLY_UNKNOWN] = known ? 0.0f : 1.0f;
-    s->tallies[TAM_TALLY_RESCANS] = result->rescanned ? 1.0f : 0.0f;
-    for (uint32_t g = 0; g < s->ntallies - TAM_TALLIES; g++)
-        shares[g] = tam_tally_share(v->accumulated.group_sums[g], v->nranks);
+    s->counters[TAM_COUNTER_UNKNOWN] = known ? 0.0f : 1.0f;
+    s->counters[TAM_COUNTER_RESCANS] = result->rescanned ? 1.0f : 0.0f;
+    for (uint32_t g = 0; g < s->ncounters - TAM_COUNTERS; g++)
+        shares[g] = tam_counter_share(v->accumulated.group_sums[g], v->nranks);
 }
 
-void tam_sparse_fill_head(tam_sparse *s, const tam_cut_result *result) {
+void tam_sparse_fill_header(tam_sparse *s, const tam_cut_result *result) {
     tam_bucket_view *v = s->view;
-    tam_head *h = tam_slot_begin(&s->slots);
+    tam_header *h = tam_packet_begin(&s->packets);
     bool has_key = result->count > 0 && result->key > 0.0f && isfinite(result->key);
     bool bad = v->accumulated.nonfinite + v->early_nonfinite > 0;
-    s->slots.step = v->step;
-    s->slots.last_result = v->last_result;
+    s->packets.step = v->step;
+    s->packets.last_result = v->last_result;
     h->count = (uint32_t)result->count;
     h->busy_us = v->busy_us;
     h->key = result->key;
-    tam_head_flag(h, (has_key ? TAM_HEAD_HAS_KEY : 0) | (bad ? TAM_HEAD_NONFINITE : 0));
+    tam_header_flag(h, (has_key ? TAM_HEADER_HAS_KEY : 0) | (bad ? TAM_HEADER_NONFINITE : 0));
     v->out.own_found = (uint64_t)result->count + result->deferred;
-    fill_tallies(s, result);
-    memcpy(tam_slot_own_tallies(&s->slots), s->tallies, s->slots.ntallies * sizeof s->tallies[0]);
+    fill_counters(s, result);
+    memcpy(tam_packet_own_counters(&s->packets), s->counters,
+           s->packets.ncounters * sizeof s->counters[0]);
     if (tam_pick_scheme(v).ownership == TAM_OWN_BALANCED)
-        tam_slot_own_words(&s->slots)[0] = (uint32_t)result->deferred;
+        tam_packet_own_words(&s->packets)[0] = (uint32_t)result->deferred;
 }
 
 tamis_status tam_sparse_pick(void *self) {
     tam_sparse *s = self;
     tam_cut_result result = {0};
-    TAM_TRY(tam_pick_cut(s->view, &s->packing, s->slots.limit, tam_slot_own_indices(&s->slots),
-                         &result));
-    tam_sparse_fill_head(s, &result);
+    TAM_TRY(tam_pick_cut(s->view, &s->packing, s->packets.limit,
+                         tam_packet_own_indices(&s->packets), &result));
+    tam_sparse_fill_header(s, &result);
     return TAMIS_OK;
 }
 
@@ -216,11 +218,12 @@ double tam_sparse_squares(const float *values, size_t count) {
 
 tamis_status tam_sparse_pick_values(tam_sparse *s) {
     tam_bucket_view *v = s->view;
-    size_t count = tam_slot_own_head(&s->slots)->count;
-    TAM_TRY(
-        v->device->gather(v->kernels, v->acc, tam_slot_own_indices(&s->slots), count, s->values));
+    size_t count = tam_packet_own_header(&s->packets)->count;
+    TAM_TRY(v->device->gather(v->kernels, v->acc, tam_packet_own_indices(&s->packets), count,
+                              s->values));
     v->out.given_sum = tam_sparse_squares(s->values, count);
-    tam_wire_encode(s->slots.wire, s->values, count, tam_slot_own_values(&s->slots), s->errors);
+    tam_value_encode(s->packets.value_codec, s->values, count, tam_packet_own_values(&s->packets),
+                     s->errors);
     if (s->errors)
         v->out.given_sum -= tam_sparse_squares(s->errors, count);
     return TAMIS_OK;
@@ -228,35 +231,35 @@ tamis_status tam_sparse_pick_values(tam_sparse *s) {
 
 /* -- what all ranks picked -------------------------------------------------------------------- */
 
-static void add_up_heads(tam_sparse *s) {
+static void add_up_headers(tam_sparse *s) {
     tam_outcome *out = &s->view->out;
     out->bad_first = s->view->nranks;
     out->bad_ranks = 1;
     out->found = 0;
-    out->heads = tam_slot_heads(&s->slots);
+    out->headers = tam_packet_headers(&s->packets);
     for (uint32_t i = s->view->nranks; i-- > 0;) {
-        const tam_head *h = tam_slot_head_of(&s->slots, i);
-        out->picked[tam_slot_rank(&s->slots, i)] = h->count;
+        const tam_header *h = tam_packet_header_of(&s->packets, i);
+        out->picked[tam_packet_rank(&s->packets, i)] = h->count;
         out->found += h->count;
-        out->bad_first = tam_head_flags(h) & TAM_HEAD_NONFINITE ? i : out->bad_first;
+        out->bad_first = tam_header_flags(h) & TAM_HEADER_NONFINITE ? i : out->bad_first;
     }
 }
 
 /* Thresholds of the next step, and shares of k, follow from the means. */
-void tam_sparse_tell_tallies(tam_sparse *s) {
+void tam_sparse_tell_counters(tam_sparse *s) {
     tam_outcome *out = &s->view->out;
-    const float *all = s->tallies;
-    out->deferred = tam_tally_counted(all, TAM_TALLY_DEFERRED);
-    out->nonfinite = tam_tally_counted(all, TAM_TALLY_NONFINITE);
-    out->rescans = tam_tally_whole(all[TAM_TALLY_RESCANS]);
+    const float *all = s->counters;
+    out->deferred = tam_counter_get(all, TAM_COUNTER_DEFERRED);
+    out->nonfinite = tam_counter_get(all, TAM_COUNTER_NONFINITE);
+    out->rescans = tam_counter_whole(all[TAM_COUNTER_RESCANS]);
     out->candidates =
-        all[TAM_TALLY_UNKNOWN] > 0.0f ? 0 : tam_tally_counted(all, TAM_TALLY_CANDIDATES);
+        all[TAM_COUNTER_UNKNOWN] > 0.0f ? 0 : tam_counter_get(all, TAM_COUNTER_CANDIDATES);
     out->seen = out->candidates;
     out->found += out->deferred;
-    out->nmeans = s->ntallies - TAM_TALLIES;
+    out->nmeans = s->ncounters - TAM_COUNTERS;
     out->norm = 0.0;
     for (uint32_t g = 0; g < out->nmeans; g++) {
-        out->means[g] = all[TAM_TALLIES + g];
+        out->means[g] = all[TAM_COUNTERS + g];
         out->norm += sqrt(out->means[g]);
     }
 }
@@ -267,38 +270,38 @@ void tam_sparse_tell(tam_sparse *s, size_t count, tam_entries given) {
     out->given = given;
 }
 
-/* Where values follow, they take tallies with them, unless they will not come. */
-static tamis_status add_up_tallies(tam_sparse *s, tam_link *link, bool stops) {
-    if (s->way == TAM_TALLIES_WITH_VALUES && !stops)
+/* Where values follow, they take counters with them, unless they will not come. */
+static tamis_status add_up_counters(tam_sparse *s, tam_link *link, bool stops) {
+    if (s->way == TAM_COUNTERS_WITH_VALUES && !stops)
         return TAMIS_OK;
-    if (s->way == TAM_TALLIES_IN_HEADS)
-        tam_slots_total(&s->slots, s->tallies);
+    if (s->way == TAM_COUNTERS_IN_HEADERS)
+        tam_packets_total(&s->packets, s->counters);
     else
-        TAM_TRY(link->transport->allreduce_sum(link->self, s->tallies, s->ntallies, &link->call));
-    tam_sparse_tell_tallies(s);
+        TAM_TRY(link->transport->allreduce_sum(link->self, s->counters, s->ncounters, &link->call));
+    tam_sparse_tell_counters(s);
     return TAMIS_OK;
 }
 
 tamis_status tam_sparse_gather(tam_sparse *s, tam_link *link, bool *stops) {
     tam_bucket_view *v = s->view;
-    tam_slot_own_head(&s->slots)->began_us = v->began_us;
-    TAM_TRY(tam_slots_exchange(&s->slots, link));
-    add_up_heads(s);
+    tam_packet_own_header(&s->packets)->began_us = v->began_us;
+    TAM_TRY(tam_packets_exchange(&s->packets, link));
+    add_up_headers(s);
     tam_sparse_tell(s, 0, (tam_entries){0});
     bool bad = v->out.bad_first < v->nranks, drops = v->config->nonfinite == TAMIS_NONFINITE_DROP;
     v->skipped = v->skipped || (v->decides && bad && !drops);
     *stops = v->decides && v->skipped;
-    return add_up_tallies(s, link, *stops);
+    return add_up_counters(s, link, *stops);
 }
 
 tamis_status tam_sparse_unite(tam_sparse *s, size_t *count) {
     const tam_bucket_view *v = s->view;
     const tam_grid *grid = &v->division->grid;
     if (tam_pick_scheme(v).ownership == TAM_OWN_ALL)
-        return tam_merge_shared(&s->slots, grid->n, s->lists, s->scratch, s->indices, count);
+        return tam_merge_shared(&s->packets, grid->n, s->lists, s->scratch, s->indices, count);
     for (uint32_t p = 0; p < v->nranks; p++)
         s->owners[p] = tam_owner_of(v->division, v->step, p);
-    return tam_merge_exclusive(&s->slots, grid, s->owners, s->lists, s->indices, count);
+    return tam_merge_exclusive(&s->packets, grid, s->owners, s->lists, s->indices, count);
 }
 
 /* -- the end ---------------------------------------------------------------------------------- */
@@ -341,13 +344,13 @@ static tamis_status leave(const tam_bucket_view *v) {
     return v->device->put(v->kernels, v->masked, given->indices, given->count, NULL);
 }
 
-/* Of what was summed, and could differ between ranks without a word: values, and tallies that were
- * not in heads. */
+/* Of what was summed, and could differ between ranks without a word: values, and counters that were
+ * not in headers. */
 static uint64_t hash_result(const tam_sparse *s) {
     const tam_entries *all = &s->view->out.result;
     uint64_t sum = tam_sum_bytes(TAM_SUM_RESULT, all->values, all->count * sizeof all->values[0]);
-    if (s->way != TAM_TALLIES_IN_HEADS)
-        sum += tam_sum_bytes(TAM_SUM_TALLIES, s->tallies, s->ntallies * sizeof s->tallies[0]);
+    if (s->way != TAM_COUNTERS_IN_HEADERS)
+        sum += tam_sum_bytes(TAM_SUM_COUNTERS, s->counters, s->ncounters * sizeof s->counters[0]);
     return sum;
 }
 

@@ -6,7 +6,7 @@
  * rounds the ranks gather how many of their sums have each value of the next byte. For example, in
  * decimal digits, k = 2 of 6, 4, 5, 2: one sum has the largest digit 6, one has 5, so the threshold
  * is 5. A rank that finds another rank's counts damaged continues, for the others wait for it, and
- * names that rank in its head, so all ranks refuse.
+ * names that rank in its header, so all ranks refuse.
  *
  * Even shares: survivors are numbered rank after rank. If one rank holds much more than the even
  * share, they move so that rank r holds numbers r m to (r + 1) m - 1, m = ceil(S / P):
@@ -21,8 +21,8 @@
 
 #include <xxhash.h>
 
-struct tam_region_head {
-    uint64_t config;   /* of slots and step */
+struct tam_region_header {
+    uint64_t config;   /* of packets and step */
     uint64_t checksum; /* of this rank's surviving pairs */
     uint64_t count;
     uint32_t refused; /* 1 + the rank whose list or counts were refused; 0: none */
@@ -31,11 +31,11 @@ struct tam_region_head {
 };
 
 struct tam_region_counts {
-    uint64_t seal;      /* checksum of what follows, seeded with slots, step and byte */
+    uint64_t seal;      /* checksum of what follows, seeded with packets, step and byte */
     uint32_t sums[256]; /* how many have this value of the byte */
 };
 
-_Static_assert(sizeof(tam_region_head) == TAM_REGIONS_HEAD_BYTES, "the head is wire format");
+_Static_assert(sizeof(tam_region_header) == TAM_REGIONS_HEADER_BYTES, "the header is wire format");
 _Static_assert(sizeof(tam_region_counts) == TAM_REGIONS_COUNTS_BYTES, "counts are wire format");
 
 /* -- threshold -------------------------------------------------------------------------------- */
@@ -97,7 +97,7 @@ bool tam_regions_cut_holds(const tam_regions *g, uint64_t k) {
     return g->state[TAM_REGIONS_CUT_STEPS] > 0 && g->state[TAM_REGIONS_CUT_K] == k;
 }
 
-/* -- heads ------------------------------------------------------------------------------------ */
+/* -- headers ---------------------------------------------------------------------------------- */
 
 static size_t keep_above_cut(tam_regions *g, const uint32_t *indices, const float *sums,
                              size_t count) {
@@ -109,8 +109,8 @@ static size_t keep_above_cut(tam_regions *g, const uint32_t *indices, const floa
     return kept;
 }
 
-static uint64_t seal_of(const tam_region_head *h) {
-    return XXH3_64bits(h, offsetof(tam_region_head, seal));
+static uint64_t seal_of(const tam_region_header *h) {
+    return XXH3_64bits(h, offsetof(tam_region_header, seal));
 }
 
 static uint64_t checksum(const tam_region_pair *pairs, uint64_t count) {
@@ -122,9 +122,9 @@ static uint64_t length_of(const tam_regions *g, uint32_t r) {
     return ends[r] - (r > 0 ? ends[r - 1] : 0);
 }
 
-static tamis_status check_head(const tam_regions *g, uint32_t r) {
-    const tam_region_head *h = &g->heads[r];
-    if (h->seal != seal_of(h) || h->config != g->head->config || h->count > length_of(g, r) ||
+static tamis_status check_header(const tam_regions *g, uint32_t r) {
+    const tam_region_header *h = &g->headers[r];
+    if (h->seal != seal_of(h) || h->config != g->header->config || h->count > length_of(g, r) ||
         h->refused > g->nranks)
         return tam_fail(TAMIS_E_PROTOCOL,
                         "the survivors in the region of rank %u were refused: their header is "
@@ -139,26 +139,26 @@ static tamis_status check_head(const tam_regions *g, uint32_t r) {
 }
 
 static tamis_status check_cut(const tam_regions *g, uint32_t r) {
-    if (g->heads[r].cut != g->head->cut)
+    if (g->headers[r].cut != g->header->cut)
         return tam_fail(TAMIS_E_PROTOCOL,
                         "rank %u has the threshold %#x, this rank %#x: their states differ", r,
-                        g->heads[r].cut, g->head->cut);
+                        g->headers[r].cut, g->header->cut);
     return TAMIS_OK;
 }
 
 /* All ranks learn of refused lists before any of them compares thresholds. */
-static tamis_status exchange_heads(tam_regions *g, uint64_t config, size_t kept, uint32_t refused,
-                                   tam_link *link) {
-    *g->head = (tam_region_head){.config = config,
-                                 .checksum = checksum(g->recv, kept),
-                                 .count = kept,
-                                 .refused = refused,
-                                 .cut = g->cut};
-    g->head->seal = seal_of(g->head);
-    TAM_TRY(
-        link->transport->allgather(link->self, g->head, sizeof *g->head, g->heads, &link->call));
+static tamis_status exchange_headers(tam_regions *g, uint64_t config, size_t kept, uint32_t refused,
+                                     tam_link *link) {
+    *g->header = (tam_region_header){.config = config,
+                                     .checksum = checksum(g->recv, kept),
+                                     .count = kept,
+                                     .refused = refused,
+                                     .cut = g->cut};
+    g->header->seal = seal_of(g->header);
+    TAM_TRY(link->transport->allgather(link->self, g->header, sizeof *g->header, g->headers,
+                                       &link->call));
     for (uint32_t r = 0; r < g->nranks; r++)
-        TAM_TRY(check_head(g, r));
+        TAM_TRY(check_header(g, r));
     for (uint32_t r = 0; r < g->nranks; r++)
         TAM_TRY(check_cut(g, r));
     return TAMIS_OK;
@@ -177,18 +177,18 @@ static void plan_shares(tam_regions *g, uint64_t total, uint64_t even) {
     for (uint32_t r = 0; r < g->nranks; r++) {
         g->recv_at[r] = clip(at, low, high) * sizeof(tam_region_pair);
         own = r == g->rank ? at : own;
-        at += g->heads[r].count;
+        at += g->headers[r].count;
     }
     g->recv_at[g->nranks] = (high - low) * sizeof(tam_region_pair);
     for (uint32_t r = 0; r <= g->nranks; r++)
         g->send_at[r] =
-            clip(even * r, own, own + g->heads[g->rank].count) * sizeof(tam_region_pair);
+            clip(even * r, own, own + g->headers[g->rank].count) * sizeof(tam_region_pair);
 }
 
 /* Number of pairs of rank r in the gathered shares. */
 static uint64_t share_of(const tam_regions *g, uint32_t r, bool evened, uint64_t total,
                          uint64_t even) {
-    return evened ? clip(total, even * r, even * (r + 1)) : g->heads[r].count;
+    return evened ? clip(total, even * r, even * (r + 1)) : g->headers[r].count;
 }
 
 /* All survivors, one after another, into g->all. */
@@ -196,7 +196,7 @@ static tamis_status gather(tam_regions *g, uint64_t total, tam_link *link) {
     const tam_transport *t = link->transport;
     uint64_t even = (total + g->nranks - 1) / g->nranks, longest = 0, at = 0;
     for (uint32_t r = 0; r < g->nranks; r++)
-        longest = g->heads[r].count > longest ? g->heads[r].count : longest;
+        longest = g->headers[r].count > longest ? g->headers[r].count : longest;
     bool evened = longest > even + tam_regions_slack((size_t)even);
     size_t step = (size_t)(evened ? even : longest);
     if (evened) {
@@ -220,8 +220,8 @@ static tamis_status take(const tam_regions *g, uint32_t *indices, float *values)
     uint64_t least = 0;
     size_t place = 0;
     for (uint32_t r = 0; r < g->nranks; r++) {
-        bool right = checksum(at, g->heads[r].count) == g->heads[r].checksum;
-        for (uint64_t i = 0; right && i < g->heads[r].count; i++, at++) {
+        bool right = checksum(at, g->headers[r].count) == g->headers[r].checksum;
+        for (uint64_t i = 0; right && i < g->headers[r].count; i++, at++) {
             right = at->index >= least && at->index < g->state[TAM_REGIONS_ENDS + r];
             least = (uint64_t)at->index + 1;
             indices[place] = at->index;
@@ -242,9 +242,9 @@ tamis_status tam_regions_survive(tam_regions *g, uint64_t config, uint64_t k, ui
     g->cut = tam_rule_over(tam_double(g->state[TAM_REGIONS_CUT]));
     if (!tam_regions_cut_holds(g, k))
         TAM_TRY(find_cut(g, sums, *count, config, k, link, &refused));
-    TAM_TRY(exchange_heads(g, config, keep_above_cut(g, indices, sums, *count), refused, link));
+    TAM_TRY(exchange_headers(g, config, keep_above_cut(g, indices, sums, *count), refused, link));
     for (uint32_t r = 0; r < g->nranks; r++)
-        total += g->heads[r].count;
+        total += g->headers[r].count;
     if (total > g->most)
         return tam_fail(TAMIS_E_PROTOCOL,
                         "%llu survivors were announced, more than the %zu that %u ranks can pick",

@@ -8,9 +8,9 @@
 #include "collectives/exchange/united.h"
 
 static tamis_status open_union(tam_bucket_view *view, void **out) {
-    tam_slots slots = tam_sparse_slots(view);
+    tam_packets packets = tam_sparse_packets(view);
     tam_united *u = NULL;
-    TAM_TRY(tam_united_open(view, &slots, tam_sparse_union(view, &slots), &u));
+    TAM_TRY(tam_united_open(view, &packets, tam_sparse_union(view, &packets), &u));
     *out = u;
     return TAMIS_OK;
 }
@@ -27,8 +27,8 @@ static tamis_status run_union(void *self, tam_link *link) {
 }
 
 const tam_exchange tam_exchange_union = {
-    .traits =
-        TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED |
+              TAM_TRAIT_DEVICE,
     .open = open_union,
     .close = tam_united_close,
     .limit = tam_sparse_limit,

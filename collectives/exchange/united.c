@@ -1,43 +1,43 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/united.h"
 
-void tam_united_close(void *self, bool lingers) {
+void tam_united_close(void *self, bool in_flight) {
     tam_united *u = self;
     if (!u)
         return;
-    tam_sparse_close(&u->sparse, lingers);
-    tam_wire_sum_close(&u->sum, lingers);
+    tam_sparse_close(&u->sparse, in_flight);
+    tam_value_sum_close(&u->sum, in_flight);
     tam_free(u);
 }
 
-static tam_wire_sum choose_sum(const tam_bucket_view *v) {
+static tam_value_sum choose_sum(const tam_bucket_view *v) {
     bool column = v->slice->nlocal > 1;
-    tamis_wire_type up = tam_wire_resolve(v->config->wire_type);
-    tamis_wire_type down = tam_wire_resolve_sum(v->config->wire_type_sum, up);
-    return (tam_wire_sum){.up = tam_wire_of(up),
-                          .down = tam_wire_of(down),
-                          .nranks = v->nranks,
-                          .first = v->slice->local,
-                          .stride = v->slice->nlocal,
-                          .way = v->lists && !column     ? TAM_SUM_STAGED
-                                 : v->gathers && !column ? TAM_SUM_BY_ALL
-                                                         : TAM_SUM_BY_OWNERS};
+    tamis_value_codec up = tam_value_codec_resolve(v->config->value_codec);
+    tamis_value_codec down = tam_sum_codec_resolve(v->config->sum_codec, up);
+    return (tam_value_sum){.up = tam_value_codec_of(up),
+                           .down = tam_value_codec_of(down),
+                           .nranks = v->nranks,
+                           .first = v->slice->local,
+                           .stride = v->slice->nlocal,
+                           .way = v->encoded && !column   ? TAM_SUM_STAGED
+                                  : v->gathers && !column ? TAM_SUM_BY_ALL
+                                                          : TAM_SUM_BY_OWNERS};
 }
 
-tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size_t most,
+tamis_status tam_united_open(tam_bucket_view *view, const tam_packets *packets, size_t most,
                              tam_united **out) {
     tam_united *u = tam_alloc(sizeof *u);
     if (!u)
         return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
     u->sum = choose_sum(view);
     u->sparse.view = view;
-    u->sparse.slots = *slots;
+    u->sparse.packets = *packets;
     u->sparse.most = most;
-    u->sparse.rounds = tam_wire_sum_rounds(&u->sum);
-    u->sparse.way = tam_sparse_way(view, !u->sparse.rounds);
+    u->sparse.quantizes = tam_value_sum_quantizes(&u->sum);
+    u->sparse.way = tam_sparse_way(view, !u->sparse.quantizes);
     tamis_status status = tam_sparse_open(&u->sparse);
     if (status == TAMIS_OK)
-        status = tam_wire_sum_open(&u->sum, most);
+        status = tam_value_sum_open(&u->sum, most);
     if (status != TAMIS_OK) {
         tam_united_close(u, false);
         return status;
@@ -48,17 +48,17 @@ tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size
     return TAMIS_OK;
 }
 
-/* The tallies are summed as if they were more values. */
+/* The counters are summed as if they were more values. */
 static tamis_status sum(tam_united *u, tam_link *link, size_t count) {
     tam_sparse *s = &u->sparse;
     float *behind = s->values + count;
-    size_t bytes = s->ntallies * sizeof behind[0];
-    if (s->way != TAM_TALLIES_WITH_VALUES)
-        return tam_wire_sum_run(&u->sum, link, s->values, count, s->errors);
-    memcpy(behind, s->tallies, bytes);
-    TAM_TRY(tam_wire_sum_run(&u->sum, link, s->values, count + s->ntallies, NULL));
-    memcpy(s->tallies, behind, bytes);
-    tam_sparse_tell_tallies(s);
+    size_t bytes = s->ncounters * sizeof behind[0];
+    if (s->way != TAM_COUNTERS_WITH_VALUES)
+        return tam_value_sum_run(&u->sum, link, s->values, count, s->errors);
+    memcpy(behind, s->counters, bytes);
+    TAM_TRY(tam_value_sum_run(&u->sum, link, s->values, count + s->ncounters, NULL));
+    memcpy(s->counters, behind, bytes);
+    tam_sparse_tell_counters(s);
     return TAMIS_OK;
 }
 

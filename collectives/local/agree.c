@@ -9,7 +9,7 @@
 #include <xxhash.h>
 
 typedef struct standing {
-    tam_consensus_head head;
+    tam_consensus_header header;
     uint64_t version, length, steps, steps_max, delay, offset, lr, momentum, wait_share;
     uint64_t ratio;
     uint64_t reducer, reducer_step, position, round, vectors;
@@ -91,7 +91,7 @@ static void learn(tamis_local *l, const unsigned char *records) {
                             l->config.delay > 1 ? l->config.delay : 1, l->config.steps_max);
 }
 
-static void note_times(tamis_local *l) {
+static void record_times(tamis_local *l) {
     tam_local_times *t = &l->times;
     if (t->steps > 0)
         l->stats.step_s = 1e-9 * (double)t->local_ns / t->steps;
@@ -100,13 +100,13 @@ static void note_times(tamis_local *l) {
 }
 
 tamis_status tam_local_agree(tamis_comm *comm, tamis_local *l, tamis_status own, const char *call) {
-    standing mine = {.head = {.status = (uint64_t)own}};
-    snprintf(mine.head.call, sizeof mine.head.call, "%s", call);
+    standing mine = {.header = {.status = (uint64_t)own}};
+    snprintf(mine.header.call, sizeof mine.header.call, "%s", call);
     if (own == TAMIS_OK)
         describe(l, &mine);
     TAM_TRY(tam_consensus_run(comm, &mine, sizeof mine, judge, tam_comm_deadline(comm)));
     l->compared_bytes += sizeof mine * (uint64_t)(comm->nranks - 1);
     learn(l, comm->records);
-    note_times(l);
+    record_times(l);
     return TAMIS_OK;
 }

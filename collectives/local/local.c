@@ -163,7 +163,7 @@ void tamis_local_destroy(tamis_local *l) {
         tam_local_arrive(l);
     tam_free(l->snapshot);
     tam_free(l->momentum);
-    if (!tam_reducer_lingers(l->reducer)) /* the transport may still write into it */
+    if (!tam_reducer_buffers_in_flight(l->reducer)) /* the transport may still write into it */
         tam_free(l->d);
     tam_free(l->base);
     tam_free(l);

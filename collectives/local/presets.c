@@ -7,9 +7,9 @@
 #include <stdio.h>
 
 static const tamis_local_preset_info presets[] = {
-    {sizeof presets[0], "diloco", 500, 0.7, 0.9, "dense", 1.0, TAMIS_WIRE_AUTO, -1.0,
+    {sizeof presets[0], "diloco", 500, 0.7, 0.9, "dense", 1.0, TAMIS_VALUE_AUTO, -1.0,
      "arXiv 2311.08105"},
-    {sizeof presets[0], "sparseloco", 30, 1.0, 0.0, "topk", 0.03, TAMIS_WIRE_FP2, 0.95,
+    {sizeof presets[0], "sparseloco", 30, 1.0, 0.0, "topk", 0.03, TAMIS_VALUE_FP2, 0.95,
      "arXiv 2508.15706"},
 };
 
@@ -53,7 +53,7 @@ tamis_status tamis_local_preset(const char *name, tamis_reducer_config *reducer,
     l.momentum = preset->momentum;
     r.scheme = preset->scheme;
     r.density = preset->density;
-    r.wire_type = preset->wire_type;
+    r.value_codec = preset->value_codec;
     r.residual_decay = preset->residual_decay;
     TAM_TRY(tam_struct_give("tamis_reducer_config", &r, sizeof r, reducer));
     return tam_struct_give("tamis_local_config", &l, sizeof l, local);

@@ -18,7 +18,7 @@
 enum { STEPS_MIN = 3 }; /* measured on every rank before anything moves */
 
 typedef struct measures {
-    tam_consensus_head head;
+    tam_consensus_header header;
     uint64_t steps;
     double window_s, busy_s, exchange_s; /* means of this rank */
     double exchanged_s;                  /* of this rank's reducer, over all its steps */
@@ -105,11 +105,11 @@ static void divide(tamis_pipeline *p) {
 /* All ranks continue with the new densities, or all with the old ones. */
 static tamis_status set_density(const tamis_pipeline *p, tamis_reducer *reducer) {
     uint32_t own = p->config.stage;
-    tam_consensus_head head = {.call = "tamis_pipeline_balance"};
+    tam_consensus_header header = {.call = "tamis_pipeline_balance"};
     tamis_status set =
         tamis_reducer_set_density(reducer, tam_pipeline_density(p->wanted[own], p->lengths[own]));
-    head.status = (uint64_t)set;
-    tamis_status status = tam_consensus_run(p->world, &head, sizeof head, judge_density, 0);
+    header.status = (uint64_t)set;
+    tamis_status status = tam_consensus_run(p->world, &header, sizeof header, judge_density, 0);
     if (status != TAMIS_OK && set == TAMIS_OK)
         TAM_TRY(tamis_reducer_set_density(reducer, p->stages[own].density));
     return status;
@@ -131,8 +131,8 @@ tamis_status tamis_pipeline_balance(tamis_pipeline *p, tamis_reducer *reducer) {
     if (!p)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_balance: pipeline is NULL");
     TAM_TRY(tam_comm_check(p->world));
-    measures mine = {.head.call = "tamis_pipeline_balance"};
-    mine.head.status = (uint64_t)measure(p, reducer, &mine);
+    measures mine = {.header.call = "tamis_pipeline_balance"};
+    mine.header.status = (uint64_t)measure(p, reducer, &mine);
     if (p->next == TAMIS_MARK_INPUT)
         p->marked_ns = 0; /* this window is spent here, waiting for others */
     TAM_TRY(tam_consensus_run(p->world, &mine, sizeof mine, judge_measures, 0));

@@ -14,7 +14,7 @@ enum { STAGES_MAX = 1 << 14 }; /* keeps the sum of their lengths below 2^47 */
 /* -- agreement -------------------------------------------------------------------------------- */
 
 typedef struct creation {
-    tam_consensus_head head;
+    tam_consensus_header header;
     uint64_t version, nstages, micro_batches, density;
     uint64_t stage, length;
 } creation;
@@ -156,9 +156,9 @@ tamis_status tamis_pipeline_create(tamis_comm *world, const tamis_pipeline_confi
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_create: world is NULL");
     TAM_TRY(tam_comm_check(world));
     tamis_pipeline *p = NULL;
-    creation mine = {.head.call = "tamis_pipeline_create"};
+    creation mine = {.header.call = "tamis_pipeline_create"};
     tamis_status status = prepare(world, config, out, &p);
-    mine.head.status = (uint64_t)status;
+    mine.header.status = (uint64_t)status;
     if (status == TAMIS_OK)
         describe(&p->config, &mine);
     status = tam_consensus_run(world, &mine, sizeof mine, judge, 0);

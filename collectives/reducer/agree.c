@@ -28,7 +28,7 @@ static const struct {
     [TAM_FACT_CUDA] = {"device cuda (1), dense or auto", WHOLE, TAM_SCOPE_RANKS},
     [TAM_FACT_DRIVER] = {"steps run by a device (1: yes)", WHOLE, TAM_SCOPE_RANKS},
     [TAM_FACT_DENSE_BUCKETS] = {"buckets that are dense", HEX, TAM_SCOPE_RANKS},
-    [TAM_FACT_BUCKET_FORMATS] = {"index formats of the buckets", HEX, TAM_SCOPE_RANKS},
+    [TAM_FACT_BUCKET_CODECS] = {"index codecs of the buckets", HEX, TAM_SCOPE_RANKS},
 };
 
 /* NULL: it is a fact */

@@ -43,10 +43,10 @@ uint64_t tam_arrive_expected_ns(const tam_bucket *b, uint64_t begin_ns) {
 }
 
 /* How much later than here the last rank began. @return false: unknown */
-static bool find_slack(const tam_heads *heads, uint64_t *out_ns) {
-    uint32_t own = tam_head_at(heads, heads->own)->began_us, latest = own;
-    for (uint32_t i = 0; i < heads->nranks; i++) {
-        uint32_t began = tam_head_at(heads, i)->began_us;
+static bool find_slack(const tam_headers *headers, uint64_t *out_ns) {
+    uint32_t own = tam_header_at(headers, headers->own)->began_us, latest = own;
+    for (uint32_t i = 0; i < headers->nranks; i++) {
+        uint32_t began = tam_header_at(headers, i)->began_us;
         if (began == 0)
             return false;
         latest = began > latest ? began : latest;
@@ -58,34 +58,35 @@ static bool find_slack(const tam_heads *heads, uint64_t *out_ns) {
 void tam_arrive_tell(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns) {
     const tamis_reducer *r = b->reducer;
     uint64_t slack_ns = 0, arrived_ns = begin_ns;
-    if (find_slack(&b->view.out.heads, &slack_ns)) {
+    if (find_slack(&b->view.out.headers, &slack_ns)) {
         b->slack_us[b->nslack++ % TAM_SLACK_STEPS] = (uint32_t)(slack_ns / 1000);
         arrived_ns = slack_ns < end_ns - begin_ns ? begin_ns + slack_ns : end_ns;
-        tam_phase_note(r, TAMIS_PHASE_ARRIVE, b->view.index, begin_ns, arrived_ns,
-                       &b->now.arrive_s);
+        tam_phase_record(r, TAMIS_PHASE_ARRIVE, b->view.index, begin_ns, arrived_ns,
+                         &b->now.arrive_s);
     }
-    tam_phase_note(r, TAMIS_PHASE_EXCHANGE, b->view.index, arrived_ns, end_ns, &b->now.exchange_s);
+    tam_phase_record(r, TAMIS_PHASE_EXCHANGE, b->view.index, arrived_ns, end_ns,
+                     &b->now.exchange_s);
 }
 
 /* The rank that took longest until its last gradient was ready. @return false: unknown */
-static bool find_straggler(const tam_heads *heads, uint32_t *out) {
+static bool find_straggler(const tam_headers *headers, uint32_t *out) {
     *out = 0;
-    for (uint32_t i = 0; i < heads->nranks; i++) {
-        uint32_t busy = tam_head_at(heads, i)->busy_us;
+    for (uint32_t i = 0; i < headers->nranks; i++) {
+        uint32_t busy = tam_header_at(headers, i)->busy_us;
         if (busy == 0)
             return false;
-        if (busy > tam_head_at(heads, *out)->busy_us)
+        if (busy > tam_header_at(headers, *out)->busy_us)
             *out = i;
     }
     return true;
 }
 
-void tam_arrive_note(tamis_reducer *r) {
-    const tam_heads *heads = &tam_last_bucket(r)->view.out.heads;
+void tam_arrive_record(tamis_reducer *r) {
+    const tam_headers *headers = &tam_last_bucket(r)->view.out.headers;
     uint32_t slowest;
-    if (!find_straggler(heads, &slowest))
+    if (!find_straggler(headers, &slowest))
         return;
     r->now.straggler = slowest;
-    r->now.slack_s =
-        1e-6 * (tam_head_at(heads, slowest)->busy_us - tam_head_at(heads, heads->own)->busy_us);
+    r->now.slack_s = 1e-6 * (tam_header_at(headers, slowest)->busy_us -
+                             tam_header_at(headers, headers->own)->busy_us);
 }

@@ -4,7 +4,7 @@
  */
 #include "collectives/reducer/reducer.h"
 
-#include "collectives/exchange/codec.h"
+#include "collectives/exchange/index_codecs.h"
 
 uint32_t tamis_reducer_nbuckets(const tamis_reducer *r) {
     return r ? r->nbuckets : 0;
@@ -27,7 +27,8 @@ tamis_status tamis_reducer_bucket_at(const tamis_reducer *r, uint32_t index, tam
                         .begin = b->view.begin,
                         .length = b->layout->length,
                         .target = tam_bucket_target(b),
-                        .index_format = lists ? tam_codec_of(b->view.format)->name : "none",
+                        .index_codec =
+                            lists ? tam_index_codec_of(b->view.index_codec)->name : "none",
                         .exchange = tam_scheme_exchange(b->scheme),
                         .predicted_us = 1e6 * b->predicted_s,
                         .held = r->acc ? held.length : 0,
@@ -36,5 +37,5 @@ tamis_status tamis_reducer_bucket_at(const tamis_reducer *r, uint32_t index, tam
                         .slice_run = held.run,
                         .slice_stride = held.stride};
     return tam_struct_give_part("tamis_bucket", &own, sizeof own,
-                                offsetof(tamis_bucket, index_format), out);
+                                offsetof(tamis_bucket, index_codec), out);
 }

@@ -40,7 +40,7 @@ static tamis_status open_shared_residual(tam_bucket *b) {
     if (u && u->rule == TAMIS_UPDATE_ADAM)
         TAM_TRY(open_vector(b, &r->second, "second moments"));
     b->view.acc = r->acc + b->held_at;
-    b->view.keeps = true;
+    b->view.has_residual = true;
     if (tam_update_masks(r))
         b->view.masked = r->first + b->view.begin;
     return TAMIS_OK;
@@ -82,7 +82,7 @@ static uint64_t hash_config(const tam_bucket *b) {
     return XXH3_64bits(who, sizeof who);
 }
 
-/* What an exchange may see of its bucket; k and the requested format are already set. */
+/* What an exchange may see of its bucket; k and the requested index codec are already set. */
 static void fill_view(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     tam_bucket_view *v = &b->view;
@@ -100,7 +100,7 @@ static void fill_view(tam_bucket *b) {
     v->config_hash = hash_config(b);
     v->norms = !tam_scheme_rowed(b->scheme) && (tam_buckets_by_norm(r) || tam_update_matches(r));
     v->gathers = r->comm->transport->capabilities & TAM_CAP_GATHERS;
-    v->lists = r->comm->transport->lists != NULL;
+    v->encoded = r->comm->transport->encoded != NULL;
     v->decides = true;
 }
 
@@ -143,7 +143,7 @@ static void close_bucket(tam_bucket *b) {
         if (**a && v->index == 0)
             r->device->release(v->kernels, **a);
     }
-    if (!v->keeps && v->acc)
+    if (!v->has_residual && v->acc)
         r->device->release(v->kernels, v->acc);
     if (v->kernels)
         r->device->close(v->kernels);
@@ -274,7 +274,7 @@ tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like) {
 void tam_buckets_close(tamis_reducer *r) {
     for (uint32_t i = r->nbuckets; r->driver && i-- > 0;)
         close_bucket(&r->buckets[i]);
-    if (!tam_reducer_lingers(r))
+    if (!tam_reducer_buffers_in_flight(r))
         tam_free(r->staging);
     tam_free(r->undo);
     tam_free(r->values);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange auto: which buckets are dense, and the index format of the others. Never dense are
+ * Exchange auto: which buckets are dense, and the index codec of the others. Never dense are
  * sparse results, and what a CUDA device computes, which the cost model does not cover.
  */
 #include "collectives/reducer/reducer.h"
 
-#include "collectives/exchange/codec.h"
-#include "collectives/exchange/wire.h"
+#include "collectives/exchange/index_codecs.h"
+#include "collectives/exchange/value_codecs.h"
 #include "collectives/exchange/table.h"
 #include "lib/policy/cost.h"
 
@@ -31,16 +31,16 @@ static lists lists_of(const tamis_reducer *r, uint64_t n, uint64_t k) {
 }
 
 /* Seconds until every rank has read all lists. */
-static double lists_s(const lists *l, tamis_index_format format, const tam_costs *costs) {
-    const tam_codec *codec = tam_codec_of(format);
-    uint64_t bytes = sizeof(tam_head) + codec->bytes(l->span, l->picks);
+static double lists_s(const lists *l, tamis_index_codec index_codec, const tam_costs *costs) {
+    const tam_index_codec *codec = tam_index_codec_of(index_codec);
+    uint64_t bytes = sizeof(tam_header) + codec->bytes(l->span, l->picks);
     double packing_s = (double)l->picks * codec->pick_s + (double)l->span * codec->position_s;
     return tam_curve_at(&costs->gather, (double)bytes) + (double)l->count * packing_s;
 }
 
-static tamis_index_format fastest(const lists *l, const tam_costs *costs) {
-    tamis_index_format best = TAMIS_INDEX_U32;
-    for (tamis_index_format f = best; f < TAMIS_INDEX_END; f++)
+static tamis_index_codec fastest(const lists *l, const tam_costs *costs) {
+    tamis_index_codec best = TAMIS_INDEX_U32;
+    for (tamis_index_codec f = best; f < TAMIS_INDEX_END; f++)
         best = lists_s(l, f, costs) < lists_s(l, best, costs) ? f : best;
     return best;
 }
@@ -49,28 +49,28 @@ static tamis_index_format fastest(const lists *l, const tam_costs *costs) {
  */
 static double share_of_float(const tamis_reducer *r) {
     const tamis_reducer_config *c = &r->config;
-    tamis_wire_type up = tam_wire_resolve(c->wire_type);
-    tamis_wire_type down = tam_wire_resolve_sum(c->wire_type_sum, up);
-    size_t many = 64 * TAM_WIRE_BLOCK; /* so that scales count */
-    double values = (double)tam_wire_bytes(tam_wire_of(up), many) / (4.0 * (double)many);
-    double sums = (double)tam_wire_bytes(tam_wire_of(down), many) / (4.0 * (double)many);
-    double partial = r->comm->transport->lists ? tam_plan_lists_partial(&r->comm->stages) : 0.0;
+    tamis_value_codec up = tam_value_codec_resolve(c->value_codec);
+    tamis_value_codec down = tam_sum_codec_resolve(c->sum_codec, up);
+    size_t many = 64 * TAM_VALUE_BLOCK; /* so that scales count */
+    double values = (double)tam_value_bytes(tam_value_codec_of(up), many) / (4.0 * (double)many);
+    double sums = (double)tam_value_bytes(tam_value_codec_of(down), many) / (4.0 * (double)many);
+    double partial = r->comm->transport->encoded ? tam_plan_encoded_partial(&r->comm->stages) : 0.0;
     return 0.5 * (values * (1.0 - partial) + partial + sums);
 }
 
-/* The configured format must change no result, so it does not affect which buckets are dense. */
+/* The configured codec must change no result, so it does not affect which buckets are dense. */
 static void choose(tam_bucket *b, uint64_t n, const tam_costs *costs) {
     const tamis_reducer *r = b->reducer;
     uint64_t k = b->view.whole_k;
     bool shared = r->scheme.ownership == TAM_OWN_ALL; /* assumes that lists do not overlap */
     uint64_t entries = shared && k < n / r->comm->nranks ? k * r->comm->nranks : shared ? n : k;
     lists all = lists_of(r, n, k);
-    tamis_index_format asked = r->config.index_format, usual = fastest(&all, costs);
+    tamis_index_codec asked = r->config.index_codec, usual = fastest(&all, costs);
     tam_cost_case c = {n, entries, r->comm->nranks, lists_s(&all, usual, costs),
                        (double)entries * share_of_float(r)};
     bool dense = tam_cost_prefers_dense(costs, &c);
-    b->view.format = asked == TAMIS_INDEX_AUTO ? usual : asked;
-    c.lists_s = lists_s(&all, b->view.format, costs);
+    b->view.index_codec = asked == TAMIS_INDEX_AUTO ? usual : asked;
+    c.lists_s = lists_s(&all, b->view.index_codec, costs);
     b->scheme.exchange = dense ? TAM_EXCHANGE_DENSE : TAM_EXCHANGE_UNION;
     b->predicted_s = dense ? tam_cost_dense(costs, &c) : tam_cost_union(costs, &c);
     if (r->comm->rank == 0)
@@ -79,16 +79,16 @@ static void choose(tam_bucket *b, uint64_t n, const tam_costs *costs) {
                 "dense %.1f",
                 b->view.index, (unsigned)n, dense ? "dense" : "union",
                 1e6 * tam_cost_union(costs, &c), (unsigned long long)entries,
-                tam_codec_of(b->view.format)->name, 1e6 * tam_cost_dense(costs, &c));
+                tam_index_codec_of(b->view.index_codec)->name, 1e6 * tam_cost_dense(costs, &c));
 }
 
 /* What all ranks compare. */
 static void describe(const tam_bucket *b, uint64_t *fields) {
-    uint64_t choice[] = {fields[TAM_FACT_BUCKET_FORMATS], b->view.format};
+    uint64_t choice[] = {fields[TAM_FACT_BUCKET_CODECS], b->view.index_codec};
     if (tam_scheme_dense(b->scheme))
         fields[TAM_FACT_DENSE_BUCKETS] |= UINT64_C(1) << b->view.index;
     else
-        fields[TAM_FACT_BUCKET_FORMATS] = XXH3_64bits(choice, sizeof choice);
+        fields[TAM_FACT_BUCKET_CODECS] = XXH3_64bits(choice, sizeof choice);
 }
 
 static void choose_scheme(tam_bucket *b, uint64_t length, const tam_costs *costs) {
@@ -105,7 +105,7 @@ void tam_buckets_choose(tamis_reducer *r) {
     r->traits = UINT32_MAX;
     for (uint32_t i = 0, ordinary = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        b->view.format = r->config.index_format;
+        b->view.index_codec = r->config.index_codec;
         if (!tam_segment_rowed(r->layout,
                                b->first_segment)) /* buckets with rows already have a scheme */
             choose_scheme(b, r->lengths[ordinary++], &costs);

@@ -61,8 +61,8 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     even_out(&c, &r->update);
     TAM_TRY(tam_scheme_parse(c.scheme, &r->scheme));
     c.scheme = NULL; /* the caller's memory */
-    if (r->scheme.exchange == TAM_EXCHANGE_QUANTIZED && c.wire_type == TAMIS_WIRE_AUTO)
-        c.wire_type = TAMIS_WIRE_FP4;
+    if (r->scheme.exchange == TAM_EXCHANGE_QUANTIZED && c.value_codec == TAMIS_VALUE_AUTO)
+        c.value_codec = TAMIS_VALUE_FP4;
     tam_update_complete(r, &c);
     c.overselect = c.overselect != 0.0 ? c.overselect : 1.5;
     c.ranks_per_node = c.ranks_per_node > 1 ? c.ranks_per_node : 0;
@@ -148,7 +148,7 @@ static void release(tamis_reducer *r) {
 static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, const tamis_layout *layout,
                              tamis_status own, uint64_t deadline_ns) {
     tam_agreement none = {0}, *mine = r ? &r->agreement : &none;
-    mine->head = (tam_consensus_head){(uint64_t)own, "tamis_reducer_create"};
+    mine->header = (tam_consensus_header){(uint64_t)own, "tamis_reducer_create"};
     return tam_agree(comm, mine, layout, deadline_ns);
 }
 

@@ -10,7 +10,7 @@
 
 /* What a rank shows of the segment that the search is at. */
 typedef struct record {
-    tam_consensus_head head;
+    tam_consensus_header header;
     uint64_t nsegments;
     uint64_t before; /* hash of the segments before it */
     uint64_t length, row_length;
@@ -31,7 +31,7 @@ static uint64_t hash_before(const tamis_layout *layout, uint64_t segment) {
 
 static tamis_status show(tamis_comm *comm, const tamis_layout *layout, uint64_t segment,
                          uint64_t deadline_ns) {
-    record mine = {.head.call = "tamis_reducer_create", .nsegments = layout->nsegments};
+    record mine = {.header.call = "tamis_reducer_create", .nsegments = layout->nsegments};
     mine.before = hash_before(layout, segment);
     if (segment < layout->nsegments) {
         mine.length = tam_segment_length(layout, (uint32_t)segment);

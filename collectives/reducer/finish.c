@@ -25,8 +25,8 @@ static bool learns(const tam_bucket *b) {
     return b->exchange->traits & TAM_TRAIT_LEARNS;
 }
 
-static bool keeps(const tam_bucket *b) {
-    return b->exchange->traits & TAM_TRAIT_KEEPS;
+static bool has_residual(const tam_bucket *b) {
+    return b->exchange->traits & TAM_TRAIT_HAS_RESIDUAL;
 }
 
 /* -- decide ----------------------------------------------------------------------------------- */
@@ -116,11 +116,11 @@ static void count_groups(tam_bucket *b) {
 /* Ownership balanced: the entries found in each part determine the parts of the next step. */
 static void balance(tam_bucket *b, uint64_t found) {
     const tamis_reducer *r = b->reducer;
-    const tam_heads *heads = &b->view.out.heads;
-    for (uint32_t i = 0; i < heads->nranks; i++) {
-        uint64_t deferred = tam_head_words(heads, i)[0];
+    const tam_headers *headers = &b->view.out.headers;
+    for (uint32_t i = 0; i < headers->nranks; i++) {
+        uint64_t deferred = tam_header_words(headers, i)[0];
         uint32_t part = tam_part_of(&b->division, r->step, i);
-        b->division.topology.loads[part] = tam_head_at(heads, i)->count + deferred;
+        b->division.topology.loads[part] = tam_header_at(headers, i)->count + deferred;
     }
     tam_division_balance(&b->division, found);
 }
@@ -136,9 +136,9 @@ static void control(tam_bucket *b) {
         .group_picked = b->group_picked,
         .step = b->reducer->step,
     };
-    for (uint32_t i = 0; i < out->heads.nranks; i++) {
-        const tam_head *h = tam_head_at(&out->heads, i);
-        if (tam_head_flags(h) & TAM_HEAD_HAS_KEY)
+    for (uint32_t i = 0; i < out->headers.nranks; i++) {
+        const tam_header *h = tam_header_at(&out->headers, i);
+        if (tam_header_flags(h) & TAM_HEADER_HAS_KEY)
             b->cuts[seen.ncuts++] = tam_log2(h->key);
     }
     count_groups(b);
@@ -167,25 +167,25 @@ static void add_up(tamis_reducer *r) {
         s->candidates += out->candidates;
         s->rescans += out->rescans;
         s->nonfinite += out->nonfinite;
-        for (uint32_t rank = 0; rank < r->comm->nranks && keeps(b); rank++)
+        for (uint32_t rank = 0; rank < r->comm->nranks && has_residual(b); rank++)
             r->picked[rank] += out->picked[rank];
     }
     for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
         s->picked_max = r->picked[rank] > s->picked_max ? r->picked[rank] : s->picked_max;
     s->picked = r->picked[r->comm->rank];
     if (tam_reducer_observes(r))
-        tam_arrive_note(r);
+        tam_arrive_record(r);
 }
 
-static void note_norms(tamis_reducer *r) {
+static void record_norms(tamis_reducer *r) {
     double total = 0.0, left = 0.0;
     float least = 0.0f;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         const tam_outcome *out = &b->view.out;
-        if (!keeps(b))
+        if (!has_residual(b))
             continue;
-        float key = tam_head_at(&out->heads, out->heads.own)->key;
+        float key = tam_header_at(&out->headers, out->headers.own)->key;
         for (uint32_t g = 0; g < b->division.grid.ngroups; g++)
             total += b->view.accumulated.group_sums[g];
         left += out->given_sum;
@@ -238,7 +238,7 @@ static tam_match scale_result(tamis_reducer *r) {
 static tamis_status decide(tamis_reducer *r) {
     uint64_t bad = 0;
     add_up(r);
-    TAM_TRY(tam_undo_note(r));
+    TAM_TRY(tam_undo_record(r));
     if (r->now.skipped)
         return skip_bad_gradients(r);
     tam_match match = scale_result(r);
@@ -257,7 +257,7 @@ tamis_status tam_step_finish(tamis_reducer *r, tam_job *job) {
     uint64_t begin_ns = tam_clock_ns();
     TAM_TRY(tam_step_commit(r, job));
     tamis_status status = decide(r);
-    note_norms(r);
+    record_norms(r);
     tam_phase_end(r, TAMIS_PHASE_APPLY, TAMIS_NO_BUCKET, begin_ns, &r->now.apply_s);
     return status;
 }

@@ -10,7 +10,7 @@ static tamis_status host_open(tam_bucket *b) {
 }
 
 static void host_close(tam_bucket *b) {
-    b->exchange->close(b->exchanged, tam_reducer_lingers(b->reducer));
+    b->exchange->close(b->exchanged, tam_reducer_buffers_in_flight(b->reducer));
     b->exchanged = NULL;
 }
 

@@ -23,10 +23,10 @@ static tamis_status explain_refusal(const tam_cuda_report *report, uint32_t rank
                         "step %llu: the gradient of rank %u, as received by rank %u, was refused: "
                         "%s",
                         (unsigned long long)report->step, report->rank, rank, why);
-    if (report->rank == rank) /* no rank refuses its own slot */
+    if (report->rank == rank) /* no rank refuses its own packet */
         return tam_fail(TAMIS_E_PROTOCOL, "rank %u, step %llu: %s", rank,
                         (unsigned long long)report->step, why);
-    return tam_fail(TAMIS_E_PROTOCOL, "step %llu: the slot of rank %u was refused: %s",
+    return tam_fail(TAMIS_E_PROTOCOL, "step %llu: the packet of rank %u was refused: %s",
                     (unsigned long long)report->step, report->rank, why);
 }
 
@@ -140,7 +140,7 @@ static void show(tamis_reducer *r, const tam_cuda_report *report) {
 }
 
 /* What each bucket sends next. */
-static void note_targets(tamis_reducer *r, const tam_cuda_report *report) {
+static void record_targets(tamis_reducer *r, const tam_cuda_report *report) {
     for (uint32_t i = 0; i < r->nbuckets && !tam_scheme_dense(r->scheme); i++) {
         tam_bucket *b = &r->buckets[i];
         b->view.whole_k = report->targets[i];
@@ -149,14 +149,14 @@ static void note_targets(tamis_reducer *r, const tam_cuda_report *report) {
 }
 
 /* Take one report, which ends `steps` steps. Replays may report after later steps have. */
-static void note(tamis_reducer *r, const tam_cuda_report *report, uint64_t steps) {
+static void record(tamis_reducer *r, const tam_cuda_report *report, uint64_t steps) {
     r->stats.steps += steps;
     r->stats.rescans_total += report->rescans;
     r->stats.wire_bytes_total += steps * r->inflight->wire_bytes;
     if (report->step < r->inflight->shown)
         return;
     r->inflight->shown = r->step = report->step + 1;
-    note_targets(r, report);
+    record_targets(r, report);
     show(r, report);
 }
 
@@ -177,7 +177,7 @@ tamis_status tam_inflight_retire(tamis_reducer *r) {
     tamis_status status = tam_comm_finish(r->comm, &f->job, tam_comm_deadline(r->comm));
     r->abandoned = r->abandoned || atomic_load(&f->job.state) == TAM_JOB_ABANDONED;
     if (tamis_status_loss(status) != TAMIS_LOST_COMM)
-        note(r, &f->report, 1);
+        record(r, &f->report, 1);
     return status;
 }
 
@@ -207,7 +207,7 @@ void tam_inflight_poll_replays(tamis_reducer *r) {
     if (tam_cuda_step_poll(s->steps[0], 0, &any, &report) != TAMIS_OK || !any ||
         report.serial <= s->replay)
         return;
-    note(r, &report, report.serial - s->replay);
+    record(r, &report, report.serial - s->replay);
     if (r->config.update)
         r->passes += report.serial - s->replay;
     s->replay = report.serial;

@@ -86,8 +86,8 @@ static tamis_status exchange_picks(tam_bucket *b, tam_link *link) {
     uint64_t end_ns = tam_clock_ns();
     tam_arrive_tell(b, met_ns, m.early ? m.planned_ns : end_ns);
     if (m.early)
-        tam_phase_note(r, TAMIS_PHASE_EXCHANGE, b->view.index, m.picked_ns, end_ns,
-                       &b->now.exchange_s);
+        tam_phase_record(r, TAMIS_PHASE_EXCHANGE, b->view.index, m.picked_ns, end_ns,
+                         &b->now.exchange_s);
     tam_arrive_met(b, end_ns);
     return TAMIS_OK;
 }

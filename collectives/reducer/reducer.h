@@ -2,8 +2,8 @@
  *
  * Inside a reducer: policies, kernels, exchange and transport come together here and nowhere else.
  *
- * A reducer is a row of buckets, each with its own division, thresholds, slots and job. They share
- * the residual, the step number and the end of a step.
+ * A reducer is a row of buckets, each with its own division, thresholds, packets and job. They
+ * share the residual, the step number and the end of a step.
  *
  *     residual   0 ........................................................ n-1
  *     buckets    |     3     |      2      |     1     |         0         |
@@ -33,9 +33,9 @@ typedef enum tam_fact {
     TAM_FACT_UPDATE, /* whether there is one */
     TAM_FACT_GRAPHS,
     TAM_FACT_DRIVER,
-    TAM_FACT_CUDA,           /* of dense and auto: what they do in a step depends on the device */
-    TAM_FACT_DENSE_BUCKETS,  /* a bit for each; what exchange auto chose */
-    TAM_FACT_BUCKET_FORMATS, /* a hash; what exchange auto chose */
+    TAM_FACT_CUDA,          /* of dense and auto: what they do in a step depends on the device */
+    TAM_FACT_DENSE_BUCKETS, /* a bit for each; what exchange auto chose */
+    TAM_FACT_BUCKET_CODECS, /* a hash; what exchange auto chose */
     TAM_FACTS
 } tam_fact;
 
@@ -48,7 +48,7 @@ enum {
 enum { TAM_SLACK_STEPS = 16 }; /* after so many late steps a rank is expected to be late */
 
 typedef struct tam_agreement {
-    tam_consensus_head head;
+    tam_consensus_header header;
     uint64_t fields[TAM_FIELDS];
 } tam_agreement;
 
@@ -325,7 +325,7 @@ tamis_status tam_reducer_make(tamis_comm *comm, const tam_recipe *recipe);
 tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like);
 void tam_buckets_close(tamis_reducer *r);
 /** choose.c: give every bucket its scheme and exchange. Exchange auto chooses the exchange and the
- * index format that should be fastest, by the model of cost.h from numbers that all ranks share. */
+ * index codec that should be fastest, by the model of cost.h from numbers that all ranks share. */
 void tam_buckets_choose(tamis_reducer *r);
 
 /** job.c: the job of a bucket, from the gradient to the sums; the last bucket's job ends the step
@@ -353,8 +353,8 @@ tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad
 uint64_t tam_phase_end(const tamis_reducer *r, tamis_phase phase, uint32_t bucket,
                        uint64_t begin_ns, double *seconds);
 /** The same for a phase that ended at `end_ns`. */
-void tam_phase_note(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t begin_ns,
-                    uint64_t end_ns, double *seconds);
+void tam_phase_record(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t begin_ns,
+                      uint64_t end_ns, double *seconds);
 /** Notify the listener of a phase of any step; adds to no statistics. */
 void tam_phase_tell(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t step,
                     uint64_t begin_ns, uint64_t end_ns);
@@ -371,11 +371,11 @@ void tam_arrive_met(tam_bucket *b, uint64_t now_ns);
 /** Forget the times known so far: they belong to another run. */
 void tam_arrive_forget(tamis_reducer *r);
 /** From the headers of the last bucket: which rank was last, and by how much. */
-void tam_arrive_note(tamis_reducer *r);
+void tam_arrive_record(tamis_reducer *r);
 
 /** Whether the transport may still write to its buffers: such memory is never freed. */
-static inline bool tam_reducer_lingers(const tamis_reducer *r) {
-    return r->comm->transport->capabilities & TAM_CAP_LINGERS &&
+static inline bool tam_reducer_buffers_in_flight(const tamis_reducer *r) {
+    return r->comm->transport->capabilities & TAM_CAP_IN_FLIGHT &&
            tamis_comm_status(r->comm) != TAMIS_OK;
 }
 

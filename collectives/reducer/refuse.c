@@ -19,8 +19,8 @@ static bool by_nodes(const tamis_reducer *r) {
     return r->config.ranks_per_node > 1;
 }
 
-static bool rounds(const tamis_reducer *r) {
-    return r->config.wire_type > TAMIS_WIRE_FLOAT32 || r->config.wire_type_sum > TAMIS_WIRE_FLOAT32;
+static bool quantizes(const tamis_reducer *r) {
+    return r->config.value_codec > TAMIS_VALUE_FLOAT32 || r->config.sum_codec > TAMIS_VALUE_FLOAT32;
 }
 
 static bool dense_and_sparse(const tamis_reducer *r) {
@@ -32,7 +32,7 @@ static bool dense_and_decay(const tamis_reducer *r) {
 }
 
 static bool dense_and_rounding(const tamis_reducer *r) {
-    return dense(r) && rounds(r);
+    return dense(r) && quantizes(r);
 }
 
 static bool sums_otherwise(const tamis_reducer *r) {
@@ -50,17 +50,17 @@ static bool host_and_order(const tamis_reducer *r) {
 }
 
 static bool sums_of_pairs(const tamis_reducer *r) {
-    return r->scheme.exchange == TAM_EXCHANGE_PAIRS && r->config.wire_type_sum != TAMIS_WIRE_AUTO;
+    return r->scheme.exchange == TAM_EXCHANGE_PAIRS && r->config.sum_codec != TAMIS_VALUE_AUTO;
 }
 
 static bool regions_and_rounding(const tamis_reducer *r) {
-    return tam_scheme_regional(r->scheme) && rounds(r);
+    return tam_scheme_regional(r->scheme) && quantizes(r);
 }
 
-static bool regions_and_format(const tamis_reducer *r) {
-    tamis_index_format format = r->config.index_format;
-    return tam_scheme_regional(r->scheme) && format != TAMIS_INDEX_AUTO &&
-           format != TAMIS_INDEX_U32;
+static bool regions_and_codec(const tamis_reducer *r) {
+    tamis_index_codec index_codec = r->config.index_codec;
+    return tam_scheme_regional(r->scheme) && index_codec != TAMIS_INDEX_AUTO &&
+           index_codec != TAMIS_INDEX_U32;
 }
 
 static bool nodes_and_scheme(const tamis_reducer *r) {
@@ -138,9 +138,9 @@ static const struct row {
 } rows[] = {
     {{0, create, "output sparse", "scheme dense", "every element travels; use output dense"},
      dense_and_sparse},
-    {{0, create, "wire_type_sum", "exchange pairs", "it sends picks, not sums; use auto"},
+    {{0, create, "sum_codec", "exchange pairs", "it sends picks, not sums; use auto"},
      sums_of_pairs},
-    {{0, create, "a wire_type that rounds", "scheme dense",
+    {{0, create, "a value_codec that quantizes", "scheme dense",
       "it has no residual to keep rounding errors; use scheme quantized"},
      dense_and_rounding},
     {{0, create, "sum_order transport", "a scheme other than dense",
@@ -152,12 +152,12 @@ static const struct row {
       "tree"},
      host_and_order},
     {{0, create, "residual_decay", "scheme dense", "it has no residual; use 1"}, dense_and_decay},
-    {{0, create, "a wire_type that rounds", "exchange balanced-pairs",
+    {{0, create, "a value_codec that quantizes", "exchange balanced-pairs",
       "pairs are a 32-bit index and a float32; use float32"},
      regions_and_rounding},
-    {{0, create, "an index_format", "exchange balanced-pairs",
+    {{0, create, "an index_codec", "exchange balanced-pairs",
       "pairs are a 32-bit index and a float32; use auto or u32"},
-     regions_and_format},
+     regions_and_codec},
     {{0, create, "rows_capacity", "scheme dense", "it has no residual to keep other rows; use 0"},
      dense_and_capacity},
     {{0, create, "ranks_per_node",

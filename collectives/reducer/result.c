@@ -101,7 +101,7 @@ static tamis_status finish(tamis_reducer *r, const char *call, bool joins, void 
                         "rank %u: %s was called without tamis_reducer_start or tamis_reducer_ready",
                         r->comm->rank, call);
     uint64_t until_ns = tam_comm_deadline(r->comm), step = r->step;
-    tam_comm_note(r->comm, TAM_FLIGHT_WAIT, step, TAMIS_OK);
+    tam_comm_record(r->comm, TAM_FLIGHT_WAIT, step, TAMIS_OK);
     tamis_status lost = await_launches(r, until_ns), status = lost;
     if (r->launched > 0)
         status = joins ? r->driver->join(r, stream, begin_ns, until_ns)
@@ -111,7 +111,7 @@ static tamis_status finish(tamis_reducer *r, const char *call, bool joins, void 
     if (status == TAMIS_E_STATE) /* which had no effect */
         return status;
     r->has_result = !joins && tamis_status_loss(status) != TAMIS_LOST_COMM;
-    tam_comm_note(r->comm, TAM_FLIGHT_DONE, step, status);
+    tam_comm_record(r->comm, TAM_FLIGHT_DONE, step, status);
     end(r);
     return status;
 }

@@ -25,7 +25,7 @@ static uint32_t blocks_length(const tam_bucket *b, uint32_t nranks) {
 /* Words that a bucket keeps beside control: blocks, and what its exchange remembers. */
 static size_t parts_length(const tam_bucket *b, uint32_t comm_nranks) {
     uint32_t nranks = comm_nranks / b->slice.nlocal;
-    return b->view.keeps ? blocks_length(b, nranks) + b->exchange->state_words(nranks) : 0;
+    return b->view.has_residual ? blocks_length(b, nranks) + b->exchange->state_words(nranks) : 0;
 }
 
 static size_t all_parts_length(const tamis_reducer *r, uint32_t nranks) {
@@ -109,7 +109,7 @@ void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot) {
         if (ngroups > 0)
             memcpy(levels, b->control.levels, ngroups * sizeof levels[0]);
         levels += ngroups;
-        if (b->view.keeps)
+        if (b->view.has_residual)
             pack_parts(b, parts_in(r, snapshot, i));
     }
 }

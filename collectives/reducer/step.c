@@ -269,7 +269,7 @@ static void begin(tamis_reducer *r, const tamis_step *step) {
     r->has_result = false;
     r->all_ready = false;
     r->started = true;
-    tam_comm_note(r->comm, TAM_FLIGHT_START, r->step, TAMIS_OK);
+    tam_comm_record(r->comm, TAM_FLIGHT_START, r->step, TAMIS_OK);
 }
 
 static void mark(tamis_reducer *r, uint32_t segment) {
@@ -287,7 +287,7 @@ static bool claim_next(tamis_reducer *r) {
 /* Takes the lock only once: as soon as the last bucket is counted, the next step may begin.
  * @param status  [in,out]  of the launch; lost if nobody waits for it any more
  * @return                  whether the next bucket is to be launched */
-static bool note_launch(tamis_reducer *r, tamis_status *status) {
+static bool record_launch(tamis_reducer *r, tamis_status *status) {
     pthread_mutex_lock(&r->lock);
     bool left = !r->launching, launched = *status == TAMIS_OK;
     r->launched += launched && !left;
@@ -326,7 +326,7 @@ static tamis_status launch_one(tamis_reducer *r) {
 /* Launch buckets in turn, as long as the next one's segments are ready. */
 static tamis_status launch(tamis_reducer *r, bool claimed) {
     tamis_status status = TAMIS_OK;
-    for (bool more = claimed; more; more = note_launch(r, &status))
+    for (bool more = claimed; more; more = record_launch(r, &status))
         status = launch_one(r);
     return status;
 }

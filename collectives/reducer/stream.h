@@ -30,8 +30,8 @@ static inline bool tam_stream_in_nodes(const tam_bucket *b) {
     return b->slice.nlocal > 1;
 }
 
-/** Buckets may be configured alike and have slots of the same size for another density, so k is
- * part of what their heads tell. */
+/** Buckets may be configured alike and have packets of the same size for another density, so k is
+ * part of what their headers tell. */
 static inline uint64_t tam_stream_config(const tam_bucket *b) {
     return b->view.config_hash + b->reducer->k;
 }

@@ -7,7 +7,7 @@
  *     room for          1024         | 1088         | 1152         | ...
  *
  * Where a size does change, all ranks must change it before the same step. So they exchange empty
- * slots of the old sizes first, whose heads tell k (tam_cuda_step_tell).
+ * packets of the old sizes first, whose headers tell k (tam_cuda_step_tell).
  */
 #include "collectives/reducer/reducer.h"
 
@@ -17,9 +17,9 @@
 
 /* -- collectives ------------------------------------------------------------------------------ */
 
-static tamis_status gather_slots(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->allgather(comm->self, &mail->among, mail->slot_bytes,
-                                              mail->slots, mail->stream);
+static tamis_status gather_packets(const tamis_comm *comm, const tam_cuda_mail *mail) {
+    return comm->transport->stream->allgather(comm->self, &mail->among, mail->packet_bytes,
+                                              mail->packets, mail->stream);
 }
 
 static tamis_status bring_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
@@ -35,7 +35,7 @@ static tamis_status gather_sums(const tamis_comm *comm, const tam_cuda_mail *mai
 static tamis_status enqueue(void *context, tam_cuda_step *step) {
     const tamis_comm *comm = context;
     const tam_cuda_mail *mail = tam_cuda_step_mail(step);
-    TAM_TRY(gather_slots(comm, mail));
+    TAM_TRY(gather_packets(comm, mail));
     TAM_TRY(tam_cuda_step_unite(step));
     if (mail->share_bytes == 0)
         return TAMIS_OK;
@@ -52,7 +52,7 @@ static tamis_status sum_values(const tamis_comm *comm, const tam_cuda_mail *mail
 
 static tamis_status carry_leg(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg) {
     static tamis_status (*const legs[TAM_CUDA_LEGS])(const tamis_comm *, const tam_cuda_mail *) = {
-        [TAM_CUDA_SLOTS] = gather_slots,
+        [TAM_CUDA_PACKETS] = gather_packets,
         [TAM_CUDA_SHARES] = bring_values,
         [TAM_CUDA_SUMS] = gather_sums,
         [TAM_CUDA_VALUES] = sum_values,
@@ -77,7 +77,7 @@ tam_cuda_enqueue tam_stream_enqueue_of(const tam_bucket *b) {
 /* The collectives of a step with nothing between them. */
 static tamis_status rehearse(void *context, tam_cuda_step *step) {
     const tam_cuda_mail *mail = tam_cuda_step_mail(step);
-    TAM_TRY(gather_slots(context, mail));
+    TAM_TRY(gather_packets(context, mail));
     if (mail->share_bytes == 0)
         return TAMIS_OK;
     TAM_TRY(bring_values(context, mail));
@@ -154,12 +154,12 @@ tamis_status tam_stream_arm(tamis_reducer *r) {
     return TAMIS_OK;
 }
 
-/* Whether all ranks are about to change the sizes. The slot of the first bucket tells for all. A
+/* Whether all ranks are about to change the sizes. The packet of the first bucket tells for all. A
  * rehearsal must have the collectives of a step here, for a rank that does not change runs one
  * (that of scheme dense has not; its density does not change). */
 static tamis_status agree(tamis_reducer *r, void *caller) {
     const tam_bucket *b = &r->buckets[0];
-    const tam_head_due due = {
+    const tam_header_due due = {
         .config = tam_stream_config(b) + b->view.target.agreed,
         .step = r->step,
         .last_result = b->view.last_result,

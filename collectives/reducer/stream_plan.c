@@ -17,7 +17,7 @@
 /* Of a step, or of a piece of it. What a sum of the transport's own sends is not known; this is
  * what a ring would. */
 static uint64_t bytes_of_mail(const tam_cuda_mail *mail) {
-    return (mail->among.count - 1) * (mail->slot_bytes + mail->share_bytes + mail->sum_bytes);
+    return (mail->among.count - 1) * (mail->packet_bytes + mail->share_bytes + mail->sum_bytes);
 }
 
 static uint64_t bytes_of_pieces(const tam_cuda_step *step) {
@@ -44,17 +44,17 @@ static uint32_t union_max(const tam_bucket *b, uint64_t capacity) {
     return (uint32_t)(sent < n ? sent : n);
 }
 
-static uint64_t bytes_of_indices(tamis_index_format index, uint64_t span, uint64_t capacity) {
-    return tam_head_round((size_t)tam_codec_of(index)->bytes(span, capacity));
+static uint64_t bytes_of_indices(tamis_index_codec index, uint64_t span, uint64_t capacity) {
+    return tam_header_round((size_t)tam_index_codec_of(index)->bytes(span, capacity));
 }
 
 /* For whole_k entries of a bucket, at most. */
-static tam_cuda_room room_of(const tam_bucket *b, tamis_index_format index, uint64_t whole_k) {
+static tam_cuda_room room_of(const tam_bucket *b, tamis_index_codec index, uint64_t whole_k) {
     const tam_division *whole = &b->slice.division;
     uint64_t most = tam_share_max(whole, whole_k), n = whole->grid.n;
     uint64_t capacity = tam_pick_most(&b->view, most), all = most * b->slice.nlocal;
     return (tam_cuda_room){
-        .slot_capacity = (uint32_t)capacity,
+        .packet_capacity = (uint32_t)capacity,
         .union_max = union_max(b, capacity),
         .index_bytes = bytes_of_indices(index, tam_own_max(&b->division), capacity),
         .result_capacity = (uint32_t)most,
@@ -66,7 +66,7 @@ tamis_status tam_stream_resize(const tam_bucket *b, uint64_t k) {
     const tamis_reducer *r = b->reducer;
     if (!tam_stream_picks(b) || tam_stream_is_rowed(b))
         return TAMIS_OK;
-    const tam_cuda_room room = room_of(b, b->view.format, tam_bucket_most(b, k));
+    const tam_cuda_room room = room_of(b, b->view.index_codec, tam_bucket_most(b, k));
     return tam_cuda_step_resize(r->inflight->steps[b->view.index], &room);
 }
 
@@ -122,9 +122,9 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
     };
 }
 
-static tam_cuda_wire wire_of(tamis_wire_type type) {
-    const tam_wire_type *row = tam_wire_of(type);
-    return (tam_cuda_wire){.type = type, .bits = row->bits, .scale_bytes = row->scale_bytes};
+static tam_cuda_value_codec value_codec_of(tamis_value_codec type) {
+    const tam_value_codec *row = tam_value_codec_of(type);
+    return (tam_cuda_value_codec){.type = type, .bits = row->bits, .scale_bytes = row->scale_bytes};
 }
 
 /* rice takes a byte less an entry than block16 and, as estimated, up to 0.1 ns more to pack and
@@ -135,53 +135,56 @@ static bool pays_for_rice(const tam_bucket *b) {
 
 /* As where the host drives, but for lists that take the device long: those that one block of
  * threads packs are for whoever asks for them, rice is for links that are not fast. */
-static tamis_index_format choose_format(const tam_bucket *b, const tam_slots *slots) {
-    bool slow = slots->format == TAMIS_INDEX_GAP8 || slots->format == TAMIS_INDEX_BITMAP ||
-                (slots->format == TAMIS_INDEX_RICE && !pays_for_rice(b));
-    if (b->view.format != TAMIS_INDEX_AUTO || !slow)
-        return slots->format;
-    uint64_t words = tam_codec_of(TAMIS_INDEX_U32)->bytes(slots->span, slots->capacity);
-    uint64_t bytes = tam_codec_of(TAMIS_INDEX_BLOCK16)->bytes(slots->span, slots->capacity);
+static tamis_index_codec choose_index_codec(const tam_bucket *b, const tam_packets *packets) {
+    bool slow = packets->index_codec == TAMIS_INDEX_GAP8 ||
+                packets->index_codec == TAMIS_INDEX_BITMAP ||
+                (packets->index_codec == TAMIS_INDEX_RICE && !pays_for_rice(b));
+    if (b->view.index_codec != TAMIS_INDEX_AUTO || !slow)
+        return packets->index_codec;
+    uint64_t words = tam_index_codec_of(TAMIS_INDEX_U32)->bytes(packets->span, packets->capacity);
+    uint64_t bytes =
+        tam_index_codec_of(TAMIS_INDEX_BLOCK16)->bytes(packets->span, packets->capacity);
     return bytes < words ? TAMIS_INDEX_BLOCK16 : TAMIS_INDEX_U32;
 }
 
-static tam_cuda_format indices_of(const tam_bucket *b, const tam_slots *slots) {
-    tamis_index_format index = choose_format(b, slots);
-    return (tam_cuda_format){
+static tam_cuda_codecs indices_of(const tam_bucket *b, const tam_packets *packets) {
+    tamis_index_codec index = choose_index_codec(b, packets);
+    return (tam_cuda_codecs){
         .index = index,
-        .index_bytes = bytes_of_indices(index, slots->span, slots->capacity),
-        .span = slots->span,
+        .index_bytes = bytes_of_indices(index, packets->span, packets->capacity),
+        .span = packets->span,
     };
 }
 
-/* The same bytes in slots as where the host drives, and the same blocks of values. */
-static tam_cuda_format format_of(const tam_bucket *b, const tam_strided *parts) {
+/* The same bytes in packets as where the host drives, and the same blocks of values. */
+static tam_cuda_codecs codecs_of(const tam_bucket *b, const tam_strided *parts) {
     const tamis_reducer_config *c = &b->reducer->config;
-    const tam_slots slots = tam_sparse_slots(&b->view);
-    tamis_wire_type up = tam_wire_resolve(c->wire_type);
-    tam_cuda_format format = indices_of(b, &slots);
-    format.parts = parts;
-    format.up = wire_of(up);
-    format.down = wire_of(tam_wire_resolve_sum(c->wire_type_sum, up));
-    return format;
+    const tam_packets packets = tam_sparse_packets(&b->view);
+    tamis_value_codec up = tam_value_codec_resolve(c->value_codec);
+    tam_cuda_codecs codecs = indices_of(b, &packets);
+    codecs.parts = parts;
+    codecs.up = value_codec_of(up);
+    codecs.down = value_codec_of(tam_sum_codec_resolve(c->sum_codec, up));
+    return codecs;
 }
 
-/* Slots list rows, which every rank may list; values are not rounded, norms not sent. */
+/* Packets list rows, which every rank may list; values are not rounded, norms not sent. */
 static void plan_rows(const tam_bucket *b, tam_strided *parts, tam_cuda_plan *plan) {
     uint32_t length = b->layout->rows[0], count = (uint32_t)b->layout->length / length;
     uint32_t asked = b->reducer->config.rows_capacity, most = asked < count ? asked : count;
-    tamis_index_format format = b->view.format;
-    const tam_slots slots = {
-        .format = format != TAMIS_INDEX_AUTO ? format : tam_codec_choose(count, most, false),
+    tamis_index_codec index_codec = b->view.index_codec;
+    const tam_packets packets = {
+        .index_codec = index_codec != TAMIS_INDEX_AUTO ? index_codec
+                                                       : tam_index_codec_choose(count, most, false),
         .span = count,
         .capacity = most,
     };
     for (uint32_t part = 0; part < plan->nranks; part++)
         parts[part] = (tam_strided){0, count, count, count};
-    plan->format = indices_of(b, &slots);
-    plan->format.parts = parts;
+    plan->codecs = indices_of(b, &packets);
+    plan->codecs.parts = parts;
     plan->row_length = length;
-    plan->slot_capacity = most;
+    plan->packet_capacity = most;
     plan->union_max = union_max(b, (uint64_t)most * length);
 }
 
@@ -211,7 +214,7 @@ static tamis_status describe_node(tam_bucket *b, const tam_cuda_room *room, tabl
                   .member = slice->local},
         .own = span_of(whole, 0, slice->local),
         .run = whole->block,
-        .slot_capacity = room->result_capacity,
+        .packet_capacity = room->result_capacity,
         .result_max = room->result_max,
     };
     return TAMIS_OK;
@@ -227,8 +230,8 @@ static tamis_status open_step(tam_bucket *b, tables *t) {
         t->spans[i] = span_of(&b->division, i, plan.rank);
         t->parts[i] = tam_strided_of(&b->division, i);
     }
-    plan.format = format_of(b, t->parts);
-    const tam_cuda_room room = room_of(b, plan.format.index, b->view.whole_k_max);
+    plan.codecs = codecs_of(b, t->parts);
+    const tam_cuda_room room = room_of(b, plan.codecs.index, b->view.whole_k_max);
     if (tam_stream_in_nodes(b)) {
         TAM_TRY(describe_node(b, &room, t));
         plan.node = &t->node;
@@ -239,7 +242,7 @@ static tamis_status open_step(tam_bucket *b, tables *t) {
     plan.quota.capacity = exact ? 0.0 : r->config.capacity;
     plan.quota.ranks = tam_scheme_undivided(b->scheme) ? 1.0 : plan.nranks;
     plan.quota.own = tam_own_max(&b->division);
-    plan.slot_capacity = room.slot_capacity;
+    plan.packet_capacity = room.packet_capacity;
     plan.union_max = room.union_max;
     plan.nstats = tam_pick_sums(&b->view);
     plan.with_values = tam_scheme_gives_picks(b->scheme);
@@ -247,7 +250,7 @@ static tamis_status open_step(tam_bucket *b, tables *t) {
     plan.control = &b->control;
     if (tam_stream_is_rowed(b))
         plan_rows(b, t->parts, &plan);
-    b->view.format = plan.format.index;
+    b->view.index_codec = plan.codecs.index;
     return tam_cuda_step_open(b->view.kernels, &plan, b->view.acc, step);
 }
 

@@ -16,7 +16,7 @@ typedef struct undo_list {
 /* -- where things are ------------------------------------------------------------------------- */
 
 /* Most entries that may leave a bucket's residual in a step that can be taken back. Depends only on
- * what all states of such a reducer have in common, not on formats or on what exchange auto chose.
+ * what all states of such a reducer have in common, not on codecs or on what exchange auto chose.
  * Even, to keep the lists 8-byte aligned. */
 static size_t room_of(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
@@ -36,7 +36,7 @@ static size_t list_bytes(const tam_bucket *b) {
     return sizeof(undo_list) + room_of(b) * sizeof(float) * (3 + tam_update_masks(b->reducer));
 }
 
-/* Head and snapshot. */
+/* Header and snapshot. */
 static size_t lists_at(const tamis_reducer *r) {
     return sizeof(tam_undo) + tam_snapshot_bytes(r, tam_snapshot_ngroups(r), r->comm->nranks);
 }
@@ -102,7 +102,7 @@ void tam_undo_pass(tam_bucket *b, float decay) {
     list->keep *= b->reducer->update.beta1;
 }
 
-static tamis_status note_list(tam_bucket *b, const tam_entries *given) {
+static tamis_status record_list(tam_bucket *b, const tam_entries *given) {
     const tamis_reducer *r = b->reducer;
     undo_list *list = list_of(b);
     size_t bytes = given->count * sizeof(float);
@@ -122,7 +122,7 @@ static tamis_status note_list(tam_bucket *b, const tam_entries *given) {
                              values_of(b, list, 2));
 }
 
-tamis_status tam_undo_note(tamis_reducer *r) {
+tamis_status tam_undo_record(tamis_reducer *r) {
     r->undo->way = TAM_WAY_BACK;
     tam_snapshot_pack(r, false, tam_undo_snapshot(r));
     for (uint32_t i = 0; i < r->nbuckets; i++) {
@@ -133,7 +133,7 @@ tamis_status tam_undo_note(tamis_reducer *r) {
         if (given.count > b->undo_room)
             tam_undo_lose(r, TAM_WAY_LONG);
         else
-            TAM_TRY(note_list(b, &given));
+            TAM_TRY(record_list(b, &given));
     }
     return TAMIS_OK;
 }

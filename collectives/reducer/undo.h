@@ -6,7 +6,7 @@
  *
  * A record of fixed size, in host memory, with the same layout as in a state:
  *
- *     | head | snapshot: control as it was before the step | a list per bucket |
+ *     | header | snapshot: control as it was before the step | a list per bucket |
  *
  *     list   | count, passes, decay, keep | indices | values | kept | masked |
  *
@@ -47,7 +47,7 @@ tamis_status tam_undo_open(tamis_reducer *r);
 void *tam_undo_snapshot(const tamis_reducer *r);
 
 /** Write the record: all buckets were exchanged, and nothing of the step is applied yet. */
-tamis_status tam_undo_note(tamis_reducer *r);
+tamis_status tam_undo_record(tamis_reducer *r);
 /** Entries of the bucket's union were dropped: drop their rounding errors too. */
 void tam_undo_drop(tam_bucket *b);
 /** The step is skipped after all: only dropped entries, 0 by now, have left the residual. */

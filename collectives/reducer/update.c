@@ -34,7 +34,7 @@ void tam_update_aim(tam_bucket *b) {
 
 /* -- a scale that follows norms --------------------------------------------------------------- */
 
-/* The same bits on all ranks: what heads say, and the result. A device adds in the same order. */
+/* The same bits on all ranks: what headers say, and the result. A device adds in the same order. */
 static double own_square(const tamis_reducer *r) {
     double sum = 0.0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {

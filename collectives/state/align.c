@@ -30,7 +30,7 @@ static tamis_status check_same_reducer(const unsigned char *records, uint32_t nr
         if (of(records, r)->who != of(records, 0)->who)
             return tam_fail(TAMIS_E_MISMATCH,
                             "%s: rank %u calls it for another reducer than rank 0",
-                            of(records, 0)->head.call, r);
+                            of(records, 0)->header.call, r);
     }
     return TAMIS_OK;
 }
@@ -46,7 +46,7 @@ static uint32_t find(const unsigned char *records, uint32_t nranks, bool least) 
 }
 
 tamis_status tam_align_judge(const unsigned char *records, uint32_t nranks) {
-    const char *call = of(records, 0)->head.call;
+    const char *call = of(records, 0)->header.call;
     TAM_TRY(check_same_reducer(records, nranks));
     uint32_t low = find(records, nranks, true), high = find(records, nranks, false);
     uint64_t least = of(records, low)->step, most = of(records, high)->step;
@@ -98,7 +98,7 @@ static tamis_status prepare(tamis_reducer *r, const uint64_t *step, float **scra
 
 static tamis_status agree_on_step(tamis_reducer *r, tamis_status own, float *scratch) {
     tamis_comm *comm = r->comm;
-    const tam_standing mine = {.head = {(uint64_t)own, "tamis_reducer_align"},
+    const tam_standing mine = {.header = {(uint64_t)own, "tamis_reducer_align"},
                                .who = r->buckets[0].view.config_hash, /* unique to a reducer */
                                .step = r->step,
                                .way = tam_undo_way(r)};

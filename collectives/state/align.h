@@ -10,7 +10,7 @@
 
 /** The begin of every rank's record. */
 typedef struct tam_standing {
-    tam_consensus_head head;
+    tam_consensus_header header;
     uint64_t who; /* the reducer that the call is made for */
     uint64_t step, way;
 } tam_standing;

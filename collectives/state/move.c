@@ -155,7 +155,7 @@ static tamis_status carry(const tamis_reducer *from, tamis_reducer *to, const lu
 
 static tamis_status meet(tamis_reducer *r, tamis_comm *comm, tamis_status own, double square,
                          uint64_t deadline_ns) {
-    const arrival mine = {.standing = {.head = {(uint64_t)own, "tamis_reducer_move"},
+    const arrival mine = {.standing = {.header = {(uint64_t)own, "tamis_reducer_move"},
                                        .who = r->origin,
                                        .step = r->step,
                                        .way = tam_undo_way(r)},
@@ -166,7 +166,7 @@ static tamis_status meet(tamis_reducer *r, tamis_comm *comm, tamis_status own, d
 }
 
 static tamis_status end_together(tamis_comm *comm, tamis_status own, uint64_t deadline_ns) {
-    const tam_consensus_head mine = {(uint64_t)own, "tamis_reducer_move"};
+    const tam_consensus_header mine = {(uint64_t)own, "tamis_reducer_move"};
     return tam_consensus_run(comm, &mine, sizeof mine, judge_end, deadline_ns);
 }
 

@@ -4,12 +4,12 @@
 #include <stdio.h>
 
 enum {
-    SENTENCE = TAM_RECORD_BYTES - sizeof(tam_consensus_head) - sizeof(uint64_t) - TAM_TOKEN_BYTES
+    SENTENCE = TAM_RECORD_BYTES - sizeof(tam_consensus_header) - sizeof(uint64_t) - TAM_TOKEN_BYTES
 };
 
 typedef struct record {
-    tam_consensus_head head;
-    uint64_t status; /* not the head's: a rank that timed out must not hide the one that failed */
+    tam_consensus_header header;
+    uint64_t status; /* not the header's: a rank that timed out must not hide the one that failed */
     unsigned char token[TAM_TOKEN_BYTES];
     char sentence[SENTENCE];
 } record;
@@ -37,7 +37,7 @@ static tamis_status accept(const unsigned char *records, uint32_t nranks) {
 tamis_status tam_bootstrap(tamis_comm *bootstrap, const char *call, tamis_status status,
                            void *token) {
     record mine = {.status = (uint64_t)status};
-    snprintf(mine.head.call, sizeof mine.head.call, "%s", call);
+    snprintf(mine.header.call, sizeof mine.header.call, "%s", call);
     memcpy(mine.token, token, TAM_TOKEN_BYTES);
     if (status != TAMIS_OK)
         snprintf(mine.sentence, sizeof mine.sentence, "%s", tamis_last_error());

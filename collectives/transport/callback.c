@@ -106,7 +106,7 @@ static const tam_transport transport = {
 
 /* -- messages --------------------------------------------------------------------------------- */
 
-_Static_assert((int)TAMIS_TICKETS == (int)TAM_WIRE_TICKETS, "callers have room for all tickets");
+_Static_assert((int)TAMIS_TICKETS == (int)TAM_P2P_TICKETS, "callers have room for all tickets");
 
 static tamis_status post_callback(void *arg, uint32_t ticket, const tam_message *m) {
     callback *self = arg;
@@ -134,7 +134,7 @@ static void cancel_callback(void *arg, uint32_t ticket) {
     self->user.cancel(self->user.context, ticket);
 }
 
-static const tam_wire wire = {
+static const tam_p2p p2p = {
     .name = "callback",
     .post = post_callback,
     .test = test_callback,
@@ -148,7 +148,7 @@ static const tam_transport staged = {
     .allgather = tam_staged_allgather,
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
-    .lists = &tam_staged_lists,
+    .encoded = &tam_staged_encoded,
     .shrink = shrink_callback,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
@@ -159,7 +159,7 @@ static tamis_status open_staged(callback *self, const tamis_comm_config *config,
     uint32_t rank = self->user.rank, nranks = self->user.nranks;
     tam_staged *made = NULL;
     const char *wanted = tam_setting_text(TAM_SETTING_PLAN);
-    TAM_TRY(tam_staged_open(&wire, self, rank, nranks, wanted, 0, &made));
+    TAM_TRY(tam_staged_open(&p2p, self, rank, nranks, wanted, 0, &made));
     return tam_comm_open_staged(&staged, made, rank, nranks, config, out);
 }
 
@@ -203,7 +203,7 @@ tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
     return tam_comm_open(&transport, self, user.rank, user.nranks, config, out);
 }
 
-/* -- with the ranks that are left -------------------------------------------------------------- */
+/* -- with the ranks that are left ------------------------------------------------------------- */
 
 static tamis_status check_place(const tam_left *left) {
     tamis_callbacks user = TAMIS_CALLBACKS_INIT;
@@ -234,5 +234,5 @@ static tamis_status shrink_callback(void *arg, const tam_left *left, tamis_comm 
         return status;
     }
     *out = made;
-    return tam_comm_note_before(out, left->ranks);
+    return tam_comm_record_before(out, left->ranks);
 }

@@ -23,9 +23,9 @@ tamis_status tam_comm_timeout(const tamis_comm_config *config, uint64_t *out_ns)
 
 /* -- flight recorder -------------------------------------------------------------------------- */
 
-void tam_comm_note(tamis_comm *comm, tam_flight_kind kind, uint64_t step, tamis_status status) {
+void tam_comm_record(tamis_comm *comm, tam_flight_kind kind, uint64_t step, tamis_status status) {
     const tam_event e = {.kind = kind, .step = step + 1, .status = status};
-    tam_flight_note(comm->recorded.flight, &e);
+    tam_flight_record(comm->recorded.flight, &e);
 }
 
 static tamis_status write_to(const tamis_comm *comm, const char *folder) {
@@ -39,7 +39,7 @@ static tamis_status write_to(const tamis_comm *comm, const char *folder) {
 static void write_flight(const tamis_comm *comm, tamis_status status) {
     const tam_event e = {.kind = TAM_FLIGHT_LOST, .status = status};
     const char *folder = tam_setting_text(TAM_SETTING_FLIGHT);
-    tam_flight_note(comm->recorded.flight, &e);
+    tam_flight_record(comm->recorded.flight, &e);
     if (folder[0] == '\0')
         return;
     int error = tam_flight_write(comm->recorded.flight, folder);
@@ -439,7 +439,7 @@ void tamis_comm_destroy(tamis_comm *comm) {
         return;
     }
     bool clean = atomic_load(&comm->poison) == TAMIS_OK;
-    if (clean || !(comm->transport->capabilities & TAM_CAP_LINGERS)) {
+    if (clean || !(comm->transport->capabilities & TAM_CAP_IN_FLIGHT)) {
         tam_free(comm->job_memory);
         tam_free(comm->records);
     }

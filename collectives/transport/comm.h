@@ -86,7 +86,7 @@ struct tamis_comm {
 tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t rank,
                            uint32_t nranks, const tamis_comm_config *config, tamis_comm **out);
 
-/** The same over a wire, whose stages it tells. */
+/** The same over p2p links, whose stages it tells. */
 struct tam_staged;
 tamis_status tam_comm_open_staged(const tam_transport *transport, struct tam_staged *self,
                                   uint32_t rank, uint32_t nranks, const tamis_comm_config *config,
@@ -102,7 +102,7 @@ tamis_status tam_comm_check(tamis_comm *comm);
 void tam_comm_lose(tamis_comm *comm, tamis_status status);
 
 /** Record an event of a step, counted from 0, of the caller's. */
-void tam_comm_note(tamis_comm *comm, tam_flight_kind kind, uint64_t step, tamis_status status);
+void tam_comm_record(tamis_comm *comm, tam_flight_kind kind, uint64_t step, tamis_status status);
 
 /** Lose it because this rank goes on with fewer; tells other ranks where the transport can. */
 void tam_comm_revoke(tamis_comm *comm);

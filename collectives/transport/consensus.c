@@ -13,28 +13,29 @@ typedef struct record_job {
 _Static_assert(sizeof(record_job) <= TAM_JOB_BYTES, "what is shown fits its memory");
 
 /* A rank that is in a step may have sent anything. */
-static bool is_head(const tam_consensus_head *head) {
-    return strncmp(head->call, "tamis_", 6) == 0 && memchr(head->call, '\0', sizeof head->call);
+static bool is_header(const tam_consensus_header *header) {
+    return strncmp(header->call, "tamis_", 6) == 0 &&
+           memchr(header->call, '\0', sizeof header->call);
 }
 
 /* The same sentence on all ranks that show a record: rank 0 against the first that differs. */
 static tamis_status compare_calls(const unsigned char *records, uint32_t rank, uint32_t nranks) {
-    const tam_consensus_head *own = tam_consensus_record(records, rank),
-                             *first = tam_consensus_record(records, 0);
+    const tam_consensus_header *own = tam_consensus_record(records, rank),
+                               *first = tam_consensus_record(records, 0);
     for (uint32_t r = 0; r < nranks; r++) {
-        if (!is_head(tam_consensus_record(records, r)))
+        if (!is_header(tam_consensus_record(records, r)))
             return tam_fail(TAMIS_E_PROTOCOL,
                             "rank %u: rank %u makes another call (a step?) while this rank is in "
                             "%s; all ranks must make the same collective calls in the same order",
                             rank, r, own->call);
     }
     for (uint32_t r = 1; r < nranks; r++) {
-        const tam_consensus_head *head = tam_consensus_record(records, r);
-        if (strcmp(first->call, head->call) != 0)
+        const tam_consensus_header *header = tam_consensus_record(records, r);
+        if (strcmp(first->call, header->call) != 0)
             return tam_fail(TAMIS_E_MISMATCH,
                             "rank 0 is in %s, rank %u in %s; all ranks must make the same "
                             "collective calls in the same order",
-                            first->call, r, head->call);
+                            first->call, r, header->call);
     }
     return TAMIS_OK;
 }
@@ -49,7 +50,7 @@ static tamis_status run(tam_job *job, tam_link *link) {
     record_job *b = (record_job *)(void *)job;
     TAM_TRY(
         link->transport->allgather(link->self, b->mine, sizeof b->mine, b->records, &link->call));
-    if (((const tam_consensus_head *)(const void *)b->mine)->status == TAMIS_OK)
+    if (((const tam_consensus_header *)(const void *)b->mine)->status == TAMIS_OK)
         return check_records(b, link);
     bool before = tam_hush(true);
     tamis_status status = check_records(b, link);
@@ -60,14 +61,14 @@ static tamis_status run(tam_job *job, tam_link *link) {
 tamis_status tam_consensus_run(tamis_comm *comm, const void *mine, size_t bytes,
                                tam_consensus_judge judge, uint64_t deadline_ns) {
     char sentence[512];
-    tamis_status own = (tamis_status)((const tam_consensus_head *)mine)->status;
+    tamis_status own = (tamis_status)((const tam_consensus_header *)mine)->status;
     snprintf(sentence, sizeof sentence, "%s", own != TAMIS_OK ? tamis_last_error() : "");
 
     record_job *b = (record_job *)(void *)comm->job_memory;
     *b = (record_job){
         .job = {.run = run, .deadline_ns = deadline_ns}, .records = comm->records, .judge = judge};
     memcpy(b->mine, mine, bytes);
-    b->job.purpose = ((const tam_consensus_head *)(const void *)b->mine)->call;
+    b->job.purpose = ((const tam_consensus_header *)(const void *)b->mine)->call;
     tamis_status status = tam_comm_run(comm, &b->job);
     return own != TAMIS_OK ? tam_pass(own, sentence) : status;
 }
@@ -75,8 +76,8 @@ tamis_status tam_consensus_run(tamis_comm *comm, const void *mine, size_t bytes,
 tamis_status tam_consensus_failure(const unsigned char *records, uint32_t nranks,
                                    const char *what) {
     for (uint32_t r = 0; r < nranks; r++) {
-        const tam_consensus_head *head = tam_consensus_record(records, r);
-        tamis_status status = (tamis_status)head->status;
+        const tam_consensus_header *header = tam_consensus_record(records, r);
+        tamis_status status = (tamis_status)header->status;
         if (status != TAMIS_OK)
             return tam_fail(status, "rank %u could not %s: %s", r, what, tamis_status_name(status));
     }

@@ -10,10 +10,10 @@
 #include "collectives/transport/comm.h"
 
 /** The begin of every rank's record. */
-typedef struct tam_consensus_head {
+typedef struct tam_consensus_header {
     uint64_t status; /* of this rank so far */
     char call[32];   /* the public call that it is in, "tamis_..."; rounds of one call look alike */
-} tam_consensus_head;
+} tam_consensus_header;
 
 /** Judges by the records of all ranks and by nothing else, so all ranks get the same answer. */
 typedef tamis_status (*tam_consensus_judge)(const unsigned char *records, uint32_t nranks);
@@ -23,7 +23,7 @@ typedef tamis_status (*tam_consensus_judge)(const unsigned char *records, uint32
  * TAMIS_E_MISMATCH with the names of both. A rank that is in a step sends no record: that gives
  * TAMIS_E_PROTOCOL.
  *
- * @param  mine         [in]  begins with a tam_consensus_head
+ * @param  mine         [in]  begins with a tam_consensus_header
  * @param  bytes        [in]  at most TAM_RECORD_BYTES
  * @param  deadline_ns  [in]  as for a job
  * @return                    this rank's own failure, with its sentence; else that of the exchange;

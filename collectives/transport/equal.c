@@ -12,7 +12,7 @@
 enum { LISTED = 8 }; /* ranks that are named; the others are counted */
 
 typedef struct record {
-    tam_consensus_head head;
+    tam_consensus_header header;
     uint64_t bytes;
     XXH128_hash_t hash;
 } record;
@@ -87,9 +87,9 @@ tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t b
     if (!comm)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_check_equal: comm is NULL");
     TAM_TRY(tam_comm_check(comm));
-    record mine = {.head.call = "tamis_comm_check_equal", .bytes = bytes};
+    record mine = {.header.call = "tamis_comm_check_equal", .bytes = bytes};
     if (!data && bytes > 0)
-        mine.head.status = (uint64_t)tam_fail(
+        mine.header.status = (uint64_t)tam_fail(
             TAMIS_E_ARGUMENT, "tamis_comm_check_equal: rank %u gives NULL and %zu bytes",
             comm->rank, bytes);
     else

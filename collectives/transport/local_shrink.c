@@ -246,7 +246,7 @@ tamis_status tam_local_shrink(void *arg, const tam_left *left, tamis_comm **out)
     if (status == TAMIS_OK)
         status = tam_hub_open_rank(next, place, left->config, out);
     if (status == TAMIS_OK)
-        status = tam_comm_note_before(out, ranks);
+        status = tam_comm_record_before(out, ranks);
     tam_free(ranks);
     return status;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The wire over MPI; only this file and mpi_open.c call MPI. Nonblocking messages that the caller
- * polls until a deadline: a blocking collective could not be abandoned when a rank is gone.
+ * Point-to-point messages over MPI; only this file and mpi_open.c call MPI. Nonblocking messages
+ * that the caller polls until a deadline: a blocking collective could not be abandoned when a rank
+ * is gone.
  */
 #include "collectives/transport/mpi_comm.h"
 
@@ -70,7 +71,7 @@ static tamis_status test_mpi(void *arg, tam_done *done, uint32_t *count) {
     tam_mpi *self = arg;
     int n = 0;
     for (int i = 0; i < 2 && n == 0; i++) {
-        int code = MPI_Testsome(TAM_WIRE_TICKETS, self->requests, &n, self->done, self->statuses);
+        int code = MPI_Testsome(TAM_P2P_TICKETS, self->requests, &n, self->done, self->statuses);
         if (code == MPI_ERR_IN_STATUS)
             return explain(self, n);
         TAM_TRY(tam_mpi_check(self, code, "MPI_Testsome"));
@@ -116,9 +117,9 @@ static void close_mpi(void *arg, int clean) {
     tam_free(self);
 }
 
-const tam_wire tam_mpi_wire = {
+const tam_p2p tam_mpi_p2p = {
     .name = "mpi",
-    .lingers = true,
+    .stays_in_flight = true,
     .post = post_mpi,
     .test = test_mpi,
     .cancel = cancel_mpi,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Inside a communicator over MPI: mpi.c has the wire, mpi_open.c creates it, mpi_shrink.c makes one
- * of the ranks that are left.
+ * Inside a communicator over MPI: mpi.c has the p2p contract, mpi_open.c creates it, mpi_shrink.c
+ * makes one of the ranks that are left.
  */
 #ifndef TAM_TRANSPORT_MPI_COMM_H
 #define TAM_TRANSPORT_MPI_COMM_H
@@ -15,11 +15,11 @@
 typedef struct tam_mpi {
     MPI_Comm comm;
     int rank, nranks;
-    MPI_Request requests[TAM_WIRE_TICKETS]; /* MPI_REQUEST_NULL: none is in flight */
-    int peers[TAM_WIRE_TICKETS];
-    bool sends[TAM_WIRE_TICKETS];
-    MPI_Status statuses[TAM_WIRE_TICKETS];
-    int done[TAM_WIRE_TICKETS];
+    MPI_Request requests[TAM_P2P_TICKETS]; /* MPI_REQUEST_NULL: none is in flight */
+    int peers[TAM_P2P_TICKETS];
+    bool sends[TAM_P2P_TICKETS];
+    MPI_Status statuses[TAM_P2P_TICKETS];
+    int done[TAM_P2P_TICKETS];
     bool threaded;                   /* MPI_THREAD_MULTIPLE */
     struct tam_mpi_parting *parting; /* NULL until ranks are left behind; then it stays */
 } tam_mpi;
@@ -41,7 +41,7 @@ tamis_status tam_mpi_ready(int *level);
 /** Log a warning where this process is alone in MPI_COMM_WORLD, and its launcher says otherwise. */
 void tam_mpi_warn_of_one(void);
 
-extern const tam_wire tam_mpi_wire;
+extern const tam_p2p tam_mpi_p2p;
 
 /** Fail with "rank <r>: <what>: <MPI's text for the code>" if the code is an error. */
 tamis_status tam_mpi_check(const tam_mpi *self, int code, const char *what);

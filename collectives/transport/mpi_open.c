@@ -8,11 +8,11 @@ static const tam_transport on_the_callers_threads = {
     .name = "mpi",
     .unthreaded = "MPI was initialised without MPI_THREAD_MULTIPLE; initialise it with "
                   "MPI_Init_thread(MPI_THREAD_MULTIPLE)",
-    .capabilities = TAM_CAP_LINGERS,
+    .capabilities = TAM_CAP_IN_FLIGHT,
     .allgather = tam_staged_allgather,
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
-    .lists = &tam_staged_lists,
+    .encoded = &tam_staged_encoded,
     .shrink = tam_mpi_shrink,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
@@ -20,11 +20,11 @@ static const tam_transport on_the_callers_threads = {
 
 static const tam_transport threaded = {
     .name = "mpi",
-    .capabilities = TAM_CAP_LINGERS | TAM_CAP_THREADED,
+    .capabilities = TAM_CAP_IN_FLIGHT | TAM_CAP_THREADED,
     .allgather = tam_staged_allgather,
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
-    .lists = &tam_staged_lists,
+    .encoded = &tam_staged_encoded,
     .shrink = tam_mpi_shrink,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
@@ -71,7 +71,7 @@ static tam_mpi *new_mpi(MPI_Comm comm, bool multiple) {
     self->threaded = multiple;
     MPI_Comm_rank(comm, &self->rank);
     MPI_Comm_size(comm, &self->nranks);
-    for (int i = 0; i < TAM_WIRE_TICKETS; i++)
+    for (int i = 0; i < TAM_P2P_TICKETS; i++)
         self->requests[i] = MPI_REQUEST_NULL;
     return self;
 }
@@ -82,7 +82,7 @@ static tamis_status open_staged(tam_mpi *self, uint64_t deadline_ns,
     tam_staged *staged = NULL;
     const char *wanted = tam_setting_text(TAM_SETTING_PLAN);
     const tam_transport *transport = self->threaded ? &threaded : &on_the_callers_threads;
-    TAM_TRY(tam_staged_open(&tam_mpi_wire, self, rank, nranks, wanted, deadline_ns, &staged));
+    TAM_TRY(tam_staged_open(&tam_mpi_p2p, self, rank, nranks, wanted, deadline_ns, &staged));
     return tam_comm_open_staged(transport, staged, rank, nranks, config, out);
 }
 

@@ -172,7 +172,7 @@ static tamis_status open_left(const tam_mpi *self, const tam_left *left, tamis_c
         tam_mpi_open(p->left, self->threaded, left->deadline_ns, left->config, out);
     if (status == TAMIS_OK)
         status = tam_shrink_compare(*out, left, own);
-    if (status == TAMIS_OK && tam_comm_note_before(out, ranks) != TAMIS_OK) {
+    if (status == TAMIS_OK && tam_comm_record_before(out, ranks) != TAMIS_OK) {
         *out = NULL;
         status = TAMIS_E_NOMEM;
     }

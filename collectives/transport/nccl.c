@@ -108,7 +108,7 @@ static tamis_status exchange_on(tam_nccl *self, const tam_members *among, const 
 static const atomic_int no_poison;
 
 /* Before the call: an abort meanwhile must know. An error means a capture, too. */
-static void note_capture(tam_nccl *self, cudaStream_t stream) {
+static void record_capture(tam_nccl *self, cudaStream_t stream) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (!atomic_load(&self->captured) && (cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
                                           status != cudaStreamCaptureStatusNone))
@@ -126,7 +126,7 @@ static tamis_status stream_allgather(void *arg, const tam_members *among, size_t
     tam_nccl *self = arg;
     tam_call call = limit_now(self);
     const char *own = (const char *)recv + among->member * bytes;
-    note_capture(self, stream);
+    record_capture(self, stream);
     if (bytes == 0)
         return TAMIS_OK;
     if (among->count == self->nranks)
@@ -138,7 +138,7 @@ static tamis_status stream_alltoall(void *arg, const tam_members *among, const v
                                     size_t bytes, void *recv, void *stream) {
     tam_nccl *self = arg;
     tam_call call = limit_now(self);
-    note_capture(self, stream);
+    record_capture(self, stream);
     return bytes == 0 ? TAMIS_OK : exchange_on(self, among, send, bytes, recv, stream, &call);
 }
 
@@ -146,7 +146,7 @@ static tamis_status stream_allreduce(void *arg, const float *send, size_t count,
                                      void *stream) {
     tam_nccl *self = arg;
     tam_call call = limit_now(self);
-    note_capture(self, stream);
+    record_capture(self, stream);
     return count == 0 ? TAMIS_OK : reduce_on(self, send, count, recv, stream, &call);
 }
 

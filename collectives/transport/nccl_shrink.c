@@ -23,7 +23,7 @@ static const char other_way[] =
 
 static const atomic_int no_poison;
 
-/* -- the errand ----------------------------------------------------------------------------- */
+/* -- the errand ------------------------------------------------------------------------------- */
 
 /* Where nobody is gone, NCCL has nothing to exclude, and splits. */
 static ncclResult_t make_child(tam_nccl *self, tam_nccl_parting *p) {
@@ -156,7 +156,7 @@ static tamis_status open_left(tam_nccl *made, const tam_left *left, tamis_comm *
         tam_comm_open(left->comm->transport, made, made->rank, made->nranks, left->config, &comm));
     tamis_status status = tam_shrink_compare(comm, left, TAMIS_OK);
     if (status == TAMIS_OK)
-        status = tam_comm_note_before(&comm, left->ranks);
+        status = tam_comm_record_before(&comm, left->ranks);
     else
         tamis_comm_destroy(comm);
     if (status == TAMIS_OK)

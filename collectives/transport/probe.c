@@ -297,7 +297,7 @@ tamis_status tam_probe_open(const tamis_comm *comm, tam_probe **out) {
 void tam_probe_close(tam_probe *m) {
     if (!m || atomic_load(&m->job.state) == TAM_JOB_ABANDONED)
         return;
-    if (m->comm->transport->capabilities & TAM_CAP_LINGERS &&
+    if (m->comm->transport->capabilities & TAM_CAP_IN_FLIGHT &&
         tamis_comm_status(m->comm) != TAMIS_OK)
         return;
     tam_free(m->all);

@@ -5,14 +5,14 @@ static tam_event begin(tam_recorded *t, tam_flight_call call, size_t bytes, tam_
     tam_event e = {TAM_FLIGHT_BEGIN, call, TAMIS_OK, c->number, ++t->number, c->bucket, bytes};
     c->flight = t->flight;
     c->collective = t->number;
-    tam_flight_note(t->flight, &e);
+    tam_flight_record(t->flight, &e);
     return e;
 }
 
 static tamis_status end(tam_recorded *t, tam_event e, tamis_status status) {
     e.kind = TAM_FLIGHT_END;
     e.status = status;
-    tam_flight_note(t->flight, &e);
+    tam_flight_record(t->flight, &e);
     return status;
 }
 
@@ -37,18 +37,18 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
     return end(t, e, t->inner->alltoall(t->self, send, send_at, recv, recv_at, call));
 }
 
-static tamis_status scatter(void *arg, const tam_wire_type *type, const void *list, float *values,
-                            size_t count, tam_call *call) {
+static tamis_status scatter(void *arg, const tam_value_codec *type, const void *encoded,
+                            float *values, size_t count, tam_call *call) {
     tam_recorded *t = arg;
-    tam_event e = begin(t, TAM_FLIGHT_SCATTER, tam_wire_bytes(type, count), call);
-    return end(t, e, t->inner->lists->scatter(t->self, type, list, values, count, call));
+    tam_event e = begin(t, TAM_FLIGHT_SCATTER, tam_value_bytes(type, count), call);
+    return end(t, e, t->inner->encoded->scatter(t->self, type, encoded, values, count, call));
 }
 
-static tamis_status spread(void *arg, const tam_wire_type *type, void *list, size_t count,
+static tamis_status spread(void *arg, const tam_value_codec *type, void *encoded, size_t count,
                            tam_call *call) {
     tam_recorded *t = arg;
-    tam_event e = begin(t, TAM_FLIGHT_SPREAD, tam_wire_bytes(type, count), call);
-    return end(t, e, t->inner->lists->spread(t->self, type, list, count, call));
+    tam_event e = begin(t, TAM_FLIGHT_SPREAD, tam_value_bytes(type, count), call);
+    return end(t, e, t->inner->encoded->spread(t->self, type, encoded, count, call));
 }
 
 /* In stream order: when they begin and end is not known here. */
@@ -92,14 +92,14 @@ static void close_nothing(void *arg, int clean) {
 }
 
 void tam_recorded_wrap(tam_recorded *t, const tam_transport *inner, void *self) {
-    static const tam_list_transport lists = {scatter, spread};
+    static const tam_encoded_transport encoded = {scatter, spread};
     static const tam_stream_transport streams = {stream_allgather, stream_alltoall,
                                                  stream_allreduce, poll};
     t->inner = inner;
     t->self = self;
     t->row = *inner;
     t->row.stream = inner->stream ? &streams : NULL;
-    t->row.lists = inner->lists ? &lists : NULL;
+    t->row.encoded = inner->encoded ? &encoded : NULL;
     t->row.allgather = allgather;
     t->row.allreduce_sum = allreduce_sum;
     t->row.alltoall = alltoall;

@@ -23,7 +23,7 @@ tamis_status tam_shrink_refuse(void *self, const tam_left *left, tamis_comm **ou
         call, tamis_comm_transport(left->comm));
 }
 
-tamis_status tam_comm_note_before(tamis_comm **comm, const uint32_t *ranks) {
+tamis_status tam_comm_record_before(tamis_comm **comm, const uint32_t *ranks) {
     tamis_comm *c = *comm;
     uint32_t nranks = c->nranks;
     c->before = tam_alloc_array(nranks, sizeof ranks[0]);
@@ -36,7 +36,7 @@ tamis_status tam_comm_note_before(tamis_comm **comm, const uint32_t *ranks) {
 }
 
 typedef struct standing {
-    tam_consensus_head head;
+    tam_consensus_header header;
     uint64_t rank, nranks, list; /* of the old communicator; a hash of who is left */
     uint64_t group;              /* of the new flight recorder */
 } standing;
@@ -77,7 +77,7 @@ static void join_recorders(tamis_comm *comm) {
 
 tamis_status tam_shrink_compare(tamis_comm *comm, const tam_left *left, tamis_status own) {
     size_t bytes = left->nranks * sizeof left->ranks[0];
-    const standing mine = {.head = {(uint64_t)own, "tamis_comm_shrink"},
+    const standing mine = {.header = {(uint64_t)own, "tamis_comm_shrink"},
                            .rank = left->comm->rank,
                            .nranks = left->comm->nranks,
                            .list = left->ranks ? XXH3_64bits(left->ranks, bytes) : 0,

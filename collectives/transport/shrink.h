@@ -7,9 +7,9 @@
 
 #include "collectives/transport/comm.h"
 
-/** Note which old ranks those of a new communicator are. Destroys it on failure.
+/** Record which old ranks those of a new communicator are. Destroys it on failure.
  * @param  ranks  [in]  [comm->nranks], ascending */
-tamis_status tam_comm_note_before(tamis_comm **comm, const uint32_t *ranks);
+tamis_status tam_comm_record_before(tamis_comm **comm, const uint32_t *ranks);
 
 /** Over the new network all ranks compare what their callers call left. Collective; MISMATCH on
  * all, and the failure of one rank. @param own  status of this rank so far, with its sentence */

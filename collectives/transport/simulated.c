@@ -38,9 +38,9 @@ typedef struct end {
         bool posted;
         uint64_t order;
         tam_message message;
-    } receives[TAM_WIRE_TICKETS];
+    } receives[TAM_P2P_TICKETS];
     uint64_t nposted;
-    tam_done done[TAM_WIRE_TICKETS];
+    tam_done done[TAM_P2P_TICKETS];
     uint32_t ndone;
     shelf early[SHELVES];
     bool finished;
@@ -247,7 +247,7 @@ static void deliver(end *e, uint32_t ticket, parcel *p) {
 /* The ticket of the first receive posted for this sender and lane. */
 static bool expected(const end *e, const parcel *p, uint32_t *ticket) {
     uint64_t first = UINT64_MAX;
-    for (uint32_t t = 0; t < TAM_WIRE_TICKETS; t++) {
+    for (uint32_t t = 0; t < TAM_P2P_TICKETS; t++) {
         if (e->receives[t].posted && e->receives[t].message.peer == p->from &&
             e->receives[t].message.lane == p->lane && e->receives[t].order < first) {
             first = e->receives[t].order;
@@ -299,7 +299,7 @@ static bool arrive(tam_sim *s, parcel *p) {
     return false;
 }
 
-/* -- the wire --------------------------------------------------------------------------------- */
+/* -- the p2p link ----------------------------------------------------------------------------- */
 
 static tamis_status post_sim(void *self, uint32_t ticket, const tam_message *message) {
     return message->sends ? send_parcel(self, ticket, message)
@@ -328,7 +328,7 @@ static void close_end(void *self, int clean) {
     (void)self, (void)clean; /* tam_sim_close frees all ends */
 }
 
-const tam_wire tam_sim_wire = {
+const tam_p2p tam_sim_p2p = {
     .name = "simulated",
     .post = post_sim,
     .test = test_sim,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A wire in one thread, with a virtual clock: the state machines of thousands of ranks run on it,
- * message by message. For tests and for bench/scale; not part of the library.
+ * A simulated network in one thread, with a virtual clock: the state machines of thousands of ranks
+ * run on it, message by message. For tests and for bench/scale; not part of the library.
  *
  * LogGP, with the numbers of a tam_net: a message costs its sender and its receiver half of
  * message_s and of the copies; then it waits for its sender's link, for the cable of the node if it
@@ -12,7 +12,7 @@
 #define TAM_TRANSPORT_SIMULATED_H
 
 #include "lib/base/base.h"
-#include "lib/base/wire.h"
+#include "lib/base/p2p.h"
 #include "lib/policy/plan.h"
 
 typedef struct tam_sim_config {
@@ -33,8 +33,8 @@ typedef struct tam_sim tam_sim;
 tamis_status tam_sim_open(const tam_sim_config *config, tam_sim **out);
 void tam_sim_close(tam_sim *sim);
 
-/** A rank's end: the `self` of its wire. */
-extern const tam_wire tam_sim_wire;
+/** A rank's end: the `self` of its p2p link. */
+extern const tam_p2p tam_sim_p2p;
 void *tam_sim_end(tam_sim *sim, uint32_t rank);
 
 /** What a rank does when something came. */

@@ -177,10 +177,10 @@ tamis_status tam_team_open(tam_team *t) {
     return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of a team of %u ranks", t->count);
 }
 
-void tam_team_close(tam_team *t, bool lingers) {
+void tam_team_close(tam_team *t, bool in_flight) {
     tam_free(t->send_at);
     tam_free(t->recv_at);
     tam_free(t->slices);
-    if (!lingers)
+    if (!in_flight)
         tam_free(t->room);
 }

@@ -38,8 +38,8 @@ size_t tam_team_sum_room(size_t count, uint32_t nmembers);
  * `count` copies of what a member gathers. */
 tamis_status tam_team_open(tam_team *out);
 
-/** @param lingers  the transport may still use its buffers, which are not freed */
-void tam_team_close(tam_team *team, bool lingers);
+/** @param in_flight  the transport may still use its buffers, which are not freed */
+void tam_team_close(tam_team *team, bool in_flight);
 
 /** The team as a link, whose byte count continues that of the whole. */
 tam_link tam_team_link(tam_team *team, const tam_link *whole);

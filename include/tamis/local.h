@@ -15,7 +15,7 @@
  * A round, on every rank:
  *
  *     d       = base - params                 what H local steps have changed, an outer gradient
- *     mean    = what the reducer makes of d   any scheme, density, wire type; error feedback
+ *     mean    = what the reducer makes of d   any scheme, density, value codec; error feedback
  *     m       = momentum m + mean             the outer optimizer: SGD with Nesterov momentum
  *     base   -= lr (mean + momentum m)        the same bits on all ranks
  *     params  = base
@@ -74,7 +74,7 @@ typedef struct tamis_local_preset_info {
     double lr, momentum; /* outer */
     const char *scheme;  /* of tamis_reducer_config, as the following */
     double density;
-    tamis_wire_type wire_type;
+    tamis_value_codec value_codec;
     double residual_decay;
     const char *source;
 } tamis_local_preset_info;
@@ -154,11 +154,11 @@ TAMIS_CHECKED tamis_status tamis_local_base(const tamis_local *local, const floa
 
 typedef struct tamis_local_stats {
     size_t size;
-    uint64_t rounds;      /* applied */
-    uint64_t lost_rounds; /* that failed: their exchange, or for NaN or Inf */
-    uint32_t steps;       /* H now */
-    uint32_t position;    /* local steps since the last exchange began */
-    uint32_t under_way;   /* 1: an exchange was begun and is not collected */
+    uint64_t rounds;           /* applied */
+    uint64_t lost_rounds;      /* that failed: their exchange, or for NaN or Inf */
+    uint32_t steps;            /* H now */
+    uint32_t position;         /* local steps since the last exchange began */
+    uint32_t under_way;        /* 1: an exchange was begun and is not collected */
     uint64_t wire_bytes_total; /* sent by this rank: exchanges and comparisons */
     double density;       /* entries in the result of the last exchange / n; 0: none was applied */
     double outer_norm;    /* L2 norm of the last change of the base */

@@ -542,7 +542,7 @@ typedef enum tamis_worker {
                                 waits. ready then only marks the segment */
 } tamis_worker;
 
-/** How indices are encoded in messages, row(NAME, name, number):
+/** Index codecs: how indices are encoded in messages, row(NAME, name, number):
  *
  *     u32       4 bytes each
  *     block16   2 bytes each, and a count for every 65,536 entries
@@ -550,23 +550,23 @@ typedef enum tamis_worker {
  *     bitmap    a bit for every entry
  *     rice      gaps in bits: 8.5 for 1 % of the entries, 5.4 for 8 %
  */
-#define TAMIS_INDEX_FORMATS(row)                                                                   \
+#define TAMIS_INDEX_CODECS(row)                                                                    \
     row(U32, u32, 1) row(BLOCK16, block16, 2) row(GAP8, gap8, 3) row(BITMAP, bitmap, 4)            \
         row(RICE, rice, 5)
 
 /** How indices are encoded (docs/exchange.md). The results are the same. AUTO chooses for each
- * bucket, from the counts known at creation, a format that takes few bytes (gap8 only if it takes a
+ * bucket, from the counts known at creation, a codec that takes few bytes (gap8 only if it takes a
  * third less than the others, since it is slower to read). With exchange auto, which knows the
- * link, it is the format expected to take the least time. Where a CUDA device runs the steps it is
+ * link, it is the codec expected to take the least time. Where a CUDA device runs the steps it is
  * u32 or block16, and rice with values of 8 bits or fewer. */
 #define TAMIS_INDEX_ENUMERATOR(NAME, name, number) TAMIS_INDEX_##NAME = number,
-typedef enum tamis_index_format {
+typedef enum tamis_index_codec {
     TAMIS_INDEX_AUTO = 0,
-    TAMIS_INDEX_FORMATS(TAMIS_INDEX_ENUMERATOR) TAMIS_INDEX_END /* one more than the last */
-} tamis_index_format;
+    TAMIS_INDEX_CODECS(TAMIS_INDEX_ENUMERATOR) TAMIS_INDEX_END /* one more than the last */
+} tamis_index_codec;
 #undef TAMIS_INDEX_ENUMERATOR
 
-/** Ways in which values travel, row(NAME, name, number):
+/** Value codecs: how values are encoded in messages, row(NAME, name, number):
  *
  *     float32    4 bytes each
  *     bfloat16   2 bytes each
@@ -574,19 +574,19 @@ typedef enum tamis_index_format {
  *     fp4        4 bits each: a sign and one of 0, 2^-6, ..., 2^-1, 1 of the largest of 256 values
  *     fp2        2 bits each: a sign and one of two magnitudes, means of 256 values
  */
-#define TAMIS_WIRE_TYPES(row)                                                                      \
+#define TAMIS_VALUE_CODECS(row)                                                                    \
     row(FLOAT32, float32, 1) row(BFLOAT16, bfloat16, 2) row(INT8, int8, 3) row(FP4, fp4, 4)        \
         row(FP2, fp2, 5)
 
 /** How values travel (docs/exchange.md). Rounding errors stay in a residual: late, not lost.
  * AUTO is float32. Of a sum AUTO is what costs little beside the values: int8 for fp4, fp4 for fp2,
  * else their own type. */
-#define TAMIS_WIRE_ENUMERATOR(NAME, name, number) TAMIS_WIRE_##NAME = number,
-typedef enum tamis_wire_type {
-    TAMIS_WIRE_AUTO = 0,
-    TAMIS_WIRE_TYPES(TAMIS_WIRE_ENUMERATOR) TAMIS_WIRE_END /* one more than the last */
-} tamis_wire_type;
-#undef TAMIS_WIRE_ENUMERATOR
+#define TAMIS_VALUE_ENUMERATOR(NAME, name, number) TAMIS_VALUE_##NAME = number,
+typedef enum tamis_value_codec {
+    TAMIS_VALUE_AUTO = 0,
+    TAMIS_VALUE_CODECS(TAMIS_VALUE_ENUMERATOR) TAMIS_VALUE_END /* one more than the last */
+} tamis_value_codec;
+#undef TAMIS_VALUE_ENUMERATOR
 
 /** What a reducer does. Phases of one bucket follow each other; WAIT is on the caller's side. */
 typedef enum tamis_phase {
@@ -731,7 +731,7 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  *
  * The presets `dense` and `quantized` select nothing: every element travels in every step, whatever
  * `density` says. dense sums gradients as they are. quantized (1-bit SGD's error feedback, Seide et
- * al., Interspeech 2014) sends the residual in `wire_type`, of which auto is then fp4, and keeps
+ * al., Interspeech 2014) sends the residual in `value_codec`, of which auto is then fp4, and keeps
  * what rounding takes.
  *
  * A preset is a row of four: see tamis_scheme_list. Combinations that have no meaning are refused
@@ -742,7 +742,7 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * link_latency_us and link_gbit are both given, the model knows nothing else of the machine, and
  * the choice is the same in every run. Otherwise times are measured, once per communicator, in some
  * 80 ms; the choice, and with it the bits, may then differ between runs. Dense buckets are summed
- * in the gradient, in float32, whatever wire_type is: an error that loses the communicator leaves
+ * in the gradient, in float32, whatever value_codec is: an error that loses the communicator leaves
  * their gradients partly reduced, and a step that is skipped for NaN or Inf loses their gradients,
  * as with scheme dense. Their micro-batches wait in the residual and are sent with the step. With
  * TAMIS_OUTPUT_SPARSE and on a CUDA device all buckets are union.
@@ -769,9 +769,9 @@ typedef struct tamis_reducer_config {
                                   <= 65536; 0: a power of two, 32 to 4096, by length and ranks
                                   (docs/algorithm.md); balanced: 1024 blocks, as published */
     double overselect;         /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 1.5 */
-    double capacity;           /* step, fixed, sage: slot size in units of k / ranks (ownership
+    double capacity;           /* step, fixed, sage: packet size in units of k / ranks (ownership
                                   `all`, `leader`: of k; reuse: of k); what does not fit stays in
-                                  the residual. 0: as published: slots grow to the longest list,
+                                  the residual. 0: as published: packets grow to the longest list,
                                   those of reuse have room for 4 k */
     double threshold;          /* step, sage: the first threshold, fixed: the threshold; 0:
                                   1 / (2 sqrt(k)), as published */
@@ -794,9 +794,9 @@ typedef struct tamis_reducer_config {
      * must return soon and must not call the library. NULL: not called. */
     void (*on_phase)(void *context, const tamis_phase_event *event);
     void *on_phase_context;
-    tamis_index_format index_format; /* auto */
-    tamis_wire_type wire_type;       /* of values that a rank sends */
-    tamis_wire_type wire_type_sum;   /* of their sums, exchange union */
+    tamis_index_codec index_codec; /* auto */
+    tamis_value_codec value_codec; /* of values that a rank sends */
+    tamis_value_codec sum_codec;   /* of their sums, exchange union */
 #ifdef TAMIS_EXPERIMENTAL
     uint32_t ranks_per_node; /* G: hierarchical exchange, above. 0 and 1: no nodes */
 #else
@@ -1056,13 +1056,13 @@ TAMIS_CHECKED tamis_status tamis_reducer_test(tamis_reducer *reducer, int *done)
 typedef struct tamis_bucket {
     size_t size;
     uint32_t first_segment, nsegments;
-    uint64_t begin, length;   /* elements */
-    uint64_t target;          /* entries it will send in the next step, all ranks together; 0 for a
+    uint64_t begin, length;  /* elements */
+    uint64_t target;         /* entries it will send in the next step, all ranks together; 0 for a
                                  segment that has rows: unknown */
-    const char *index_format; /* how its indices travel, of TAMIS_INDEX_FORMATS; "none" where
+    const char *index_codec; /* how its indices travel, of TAMIS_INDEX_CODECS; "none" where
                                  everything travels */
-    const char *exchange;     /* "union", "pairs", "dense" or "rows" */
-    double predicted_us;      /* of a step of this bucket by itself, by the model of exchange auto
+    const char *exchange;    /* "union", "pairs", "dense" or "rows" */
+    double predicted_us;     /* of a step of this bucket by itself, by the model of exchange auto
                                  (docs/exchange.md); else 0 */
 
     /* The part of the bucket in this rank's residual: `held` elements, from held_at on; the i-th is
@@ -1127,7 +1127,7 @@ typedef struct tamis_stats {
     uint64_t picked;     /* entries this rank sent; excludes groups of scheme `deft` that all ranks
                                take whole, unsent */
     uint64_t picked_max; /* the most any rank sent */
-    uint64_t deferred;   /* entries that did not fit a slot and stay in the residual, all ranks;
+    uint64_t deferred;   /* entries that did not fit a packet and stay in the residual, all ranks;
                             those of rows that did not (config.rows_capacity) included */
     uint64_t candidates; /* entries over the threshold, all ranks, of buckets that counted them */
     uint64_t rescans;    /* ranks that had to search their part again in this step */
@@ -1200,8 +1200,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_load(tamis_reducer *reducer, const char
  * does not; the states that they then save are one step apart. Ranks that are ahead undo their last
  * step: what they sent returns to their residual, and their thresholds to what they were. The run
  * continues bit for bit as if the step had failed on all ranks. If such a rank had begun the next
- * step, what it has added to its residual stays there, as from a micro-batch; with a wire_type that
- * rounds, entries that were sent may then differ in their last bits.
+ * step, what it has added to its residual stays there, as from a micro-batch; with a value_codec
+ * that quantizes, entries that were sent may then differ in their last bits.
  *
  * Parameters, optimizer state and position in the data must be those of the returned step. A rank
  * that has not applied the last step has saved them; since parameters are equal on all ranks, those

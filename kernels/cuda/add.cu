@@ -10,9 +10,9 @@
 /* Of the own share. @return this thread's part of their check */
 static __device__ __forceinline__ uint64_t add_own(const tam_cuda_exchange &x, uint32_t count) {
     uint64_t share = x.share / 4, sum = 0;
-    float4 *sums = reinterpret_cast<float4 *>(x.values) + x.slots.rank * share;
-    tam_given g = {reinterpret_cast<const float4 *>(x.shares), share, x.slots.nranks,
-                   tam_tree_own(x.slots.nranks)};
+    float4 *sums = reinterpret_cast<float4 *>(x.values) + x.packets.rank * share;
+    tam_given g = {reinterpret_cast<const float4 *>(x.shares), share, x.packets.nranks,
+                   tam_tree_own(x.packets.nranks)};
     for (uint64_t i = tam_thread_of_grid(); 4 * i < count; i += tam_threads_of_grid()) {
         float4 four = tam_add_ranks(g, i);
         const float s[4] = {four.x, four.y, four.z, four.w};
@@ -26,7 +26,8 @@ static __device__ __forceinline__ uint64_t add_own(const tam_cuda_exchange &x, u
 /* The checks of the shares that came, piece by piece. */
 static __device__ __forceinline__ void hear(const tam_cuda_exchange &x, uint32_t count) {
     uint32_t pieces = tam_pieces_of(count);
-    for (uint64_t task = blockIdx.x; task < (uint64_t)pieces * x.slots.nranks; task += gridDim.x) {
+    for (uint64_t task = blockIdx.x; task < (uint64_t)pieces * x.packets.nranks;
+         task += gridDim.x) {
         uint32_t r = (uint32_t)(task / pieces), first = (uint32_t)(task % pieces) * TAM_PIECE;
         uint64_t sum = tam_block_sum(
             tam_part_of_check(x.shares + r * x.share, first, tam_piece_end(first, count)));
@@ -40,15 +41,15 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     add_checked(const tam_cuda_exchange x) {
     const tam_cuda_verdict *verdict = &x.scratch->verdict;
     uint32_t values = tam_share_values(x), refuses = verdict->status != TAMIS_OK;
-    uint64_t before = (uint64_t)x.slots.rank * values, all = refuses ? 0 : verdict->count;
+    uint64_t before = (uint64_t)x.packets.rank * values, all = refuses ? 0 : verdict->count;
     uint32_t count = all < before ? 0 : all - before < values ? (uint32_t)(all - before) : values;
     hear(x, count);
     uint64_t sum = tam_block_sum(add_own(x, count));
     if (threadIdx.x == 0)
-        tam_add64(&x.checks[TAM_SENT][x.slots.rank], sum);
+        tam_add64(&x.checks[TAM_SENT][x.packets.rank], sum);
     if (!tam_last_block(&x.scratch->added))
         return;
-    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+    for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS) {
         if (!refuses &&
             tam_share_check(x, r, x.checks[TAM_CAME][r]) != *tam_check_in(x, x.shares, r))
             atomicOr(&x.scratch->damaged, 1u);
@@ -56,8 +57,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     }
     __syncthreads();
     if (threadIdx.x == 0)
-        *tam_check_in(x, x.values, x.slots.rank) =
-            tam_share_check(x, x.slots.rank, x.checks[TAM_SENT][x.slots.rank]) ^
+        *tam_check_in(x, x.values, x.packets.rank) =
+            tam_share_check(x, x.packets.rank, x.checks[TAM_SENT][x.packets.rank]) ^
             (refuses | x.scratch->damaged);
 }
 
@@ -66,10 +67,11 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_shares(const tam_cuda_exchange x) {
     float4 *values = reinterpret_cast<float4 *>(x.values);
     float a = __uint_as_float(TAM_CUDA_ABSENT);
-    uint64_t share = x.share / 4, mine = x.slots.rank * share;
-    tam_given g = {reinterpret_cast<const float4 *>(x.shares), share, x.slots.nranks,
-                   tam_tree_own(x.slots.nranks)};
-    for (uint64_t i = tam_thread_of_grid(); i < share * x.slots.nranks; i += tam_threads_of_grid())
+    uint64_t share = x.share / 4, mine = x.packets.rank * share;
+    tam_given g = {reinterpret_cast<const float4 *>(x.shares), share, x.packets.nranks,
+                   tam_tree_own(x.packets.nranks)};
+    for (uint64_t i = tam_thread_of_grid(); i < share * x.packets.nranks;
+         i += tam_threads_of_grid())
         values[i] =
             i >= mine && i < mine + share ? tam_add_ranks(g, i - mine) : make_float4(a, a, a, a);
 }

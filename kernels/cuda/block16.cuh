@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The index codec block16 (collectives/exchange/codec_block16.c) by many blocks.
+ * The index codec block16 (collectives/exchange/index_block16.c) by many blocks.
  *
  *     pack      counts     where the blocks of the own list begin; the last block writes the counts
  *               lows       the low bits, a word for each thread
@@ -32,7 +32,7 @@ static __device__ __forceinline__ uint64_t put_count(const packing &p, uint64_t 
 
 static __device__ __forceinline__ uint32_t *offsets_of(const tam_cuda_exchange &x, uint32_t r,
                                                        uint32_t blocks) {
-    return x.slots.packed.offsets + (uint64_t)r * (blocks + 1);
+    return x.packets.packed.offsets + (uint64_t)r * (blocks + 1);
 }
 
 /* Write the counts, whose offsets are known. One CUDA block.

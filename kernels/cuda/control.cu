@@ -50,9 +50,9 @@ static __device__ uint64_t aim_of(const tam_cuda_control &job, uint64_t k) {
 /* -- observe ---------------------------------------------------------------------------------- */
 
 static __device__ void read_cuts(const tam_cuda_control &job) {
-    for (uint32_t r = threadIdx.x; r < job.slots.nranks; r += TAM_BLOCK_THREADS) {
-        const tam_head *h = tam_header_of(job.slots, r);
-        bool cut = tam_head_flags(h) & TAM_HEAD_HAS_KEY;
+    for (uint32_t r = threadIdx.x; r < job.packets.nranks; r += TAM_BLOCK_THREADS) {
+        const tam_header *h = tam_header_of(job.packets, r);
+        bool cut = tam_header_flags(h) & TAM_HEADER_HAS_KEY;
         job.cuts[r] = cut ? tam_log2(h->key) : NO_CUT;
     }
 }
@@ -63,7 +63,7 @@ static __device__ tam_observed observe(const tam_cuda_control &job) {
     seen.picked = job.verdict->picked;
     seen.candidates = job.verdict->known ? job.verdict->candidates : 0;
     seen.cuts = job.cuts;
-    for (uint32_t r = 0; r < job.slots.nranks; r++) {
+    for (uint32_t r = 0; r < job.packets.nranks; r++) {
         double cut = job.cuts[r];
         if (cut != NO_CUT)
             job.cuts[seen.ncuts++] = cut;
@@ -79,10 +79,10 @@ static __device__ void find_groups(const tam_cuda_control &job) {
     }
 }
 
-/* Only if the slots carry them. */
+/* Only if the packets carry them. */
 static __device__ void measure_groups(const tam_cuda_control &job) {
-    for (uint32_t g = threadIdx.x; g < job.slots.nstats; g += TAM_BLOCK_THREADS) {
-        double mean = tam_mean_of(job.slots, g);
+    for (uint32_t g = threadIdx.x; g < job.packets.nstats; g += TAM_BLOCK_THREADS) {
+        double mean = tam_mean_of(job.packets, g);
         job.means[g] = mean;
         job.norms[g] = sqrt(mean);
     }
@@ -90,13 +90,13 @@ static __device__ void measure_groups(const tam_cuda_control &job) {
 
 /* The norm of the bucket. All that share k have them, or none: the first says so. */
 static __device__ void add_norms(const tam_cuda_control &job, shared_state &shared) {
-    double sum = tam_add_in_order(job.norms, job.slots.nstats, 0.0);
+    double sum = tam_add_in_order(job.norms, job.packets.nstats, 0.0);
     if (threadIdx.x > 0)
         return;
     shared.norm = sum;
     *job.norm = job.results.memory ? tam_mean_of(job.results, 0) : sum;
     if (job.share == 0)
-        job.common->has_norms = job.slots.nstats > 0;
+        job.common->has_norms = job.packets.nstats > 0;
 }
 
 static __device__ void count_picks(const tam_cuda_control &job) {
@@ -240,12 +240,12 @@ static __device__ uint32_t picks_of(const tam_cuda_control &job, uint64_t k, uin
 
 static __device__ void write_turn(const tam_cuda_control &job, const tam_control_state &state,
                                   uint64_t k, uint64_t step) {
-    uint32_t nranks = job.slots.nranks, at = static_cast<uint32_t>(step % nranks);
+    uint32_t nranks = job.packets.nranks, at = static_cast<uint32_t>(step % nranks);
     float floor_key = tam_rule_floor(job.scheme.budget, &state, job.levels[0]);
     job.turn->step = step;
     job.turn->mine = job.scheme.ownership == TAM_OWN_ALL
                          ? TAM_PART_ALL
-                         : tam_scheme_part(job.scheme, step, job.slots.rank, nranks);
+                         : tam_scheme_part(job.scheme, step, job.packets.rank, nranks);
     job.turn->k = picks_of(job, part_of(job, k), at);
     job.turn->floor = tam_bits(floor_key) + 1;
     job.turn->listed = tam_rule_listed(job.scheme.threshold, &state);

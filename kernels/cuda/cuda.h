@@ -5,13 +5,13 @@
  * tam_device_cuda implements the device contract: results come back to the host, which waits for
  * them (it polls, with a deadline). It serves every scheme over every transport.
  *
- * tam_cuda_step is a whole step of a bucket on the device without the host: for schemes whose slots
- * have a fixed size, over a transport that works in stream order. The reducer defines the order of
- * phases and collectives, run does the rest:
+ * tam_cuda_step is a whole step of a bucket on the device without the host: for schemes whose
+ * packets have a fixed size, over a transport that works in stream order. The reducer defines the
+ * order of phases and collectives, run does the rest:
  *
- *     begin    accumulate, cut, seal the slot
- *     enqueue  ... all-gather of the slots ...
- *              unite    check the slots, union, my values there; of rows: at all their elements
+ *     begin    accumulate, cut, seal the packet
+ *     enqueue  ... all-gather of the packets ...
+ *              unite    check the packets, union, my values there; of rows: at all their elements
  *              ... all-to-all of shares of the values ...
  *              add      sum the shares
  *              ... all-gather of the sums ...
@@ -47,7 +47,7 @@
 #define TAM_CUDA_CUDA_H
 
 #include "lib/base/device.h"
-#include "lib/base/head.h"
+#include "lib/base/header.h"
 #include "lib/base/members.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
@@ -72,7 +72,7 @@ typedef struct tam_cuda_span {
     uint32_t before, upto;
 } tam_cuda_span;
 
-/** How many entries this rank picks in a step with target k; at most the slot's capacity. */
+/** How many entries this rank picks in a step with target k; at most the packet's capacity. */
 typedef struct tam_cuda_quota {
     const tam_cuda_span *spans; /* [nranks] at step t: its part of k by spans[t mod nranks] */
     double capacity;            /* above 0: instead up to capacity * k / ranks, and at most `own` */
@@ -97,20 +97,20 @@ typedef struct tam_cuda_update {
     double scale_most; /* of such a scale */
 } tam_cuda_update;
 
-/** A wire type (lib/base/wire_type.h), as kernels know it. All zero: float32. */
-typedef struct tam_cuda_wire {
-    tamis_wire_type type; /* AUTO: float32 */
+/** A value codec (lib/base/value_codec.h), as kernels know it. All zero: float32. */
+typedef struct tam_cuda_value_codec {
+    tamis_value_codec type; /* AUTO: float32 */
     uint32_t bits, scale_bytes;
-} tam_cuda_wire;
+} tam_cuda_value_codec;
 
 /** How picks travel. All zero: indices as u32, values as float32. */
-typedef struct tam_cuda_format {
-    tamis_index_format index;
-    uint64_t index_bytes;     /* of a slot: room for its indices, a multiple of 4 */
-    uint64_t span;            /* of the codec */
-    const tam_strided *parts; /* [nranks] copied; positions count elements of a part */
-    tam_cuda_wire up, down;   /* of values, of sums */
-} tam_cuda_format;
+typedef struct tam_cuda_codecs {
+    tamis_index_codec index;
+    uint64_t index_bytes;          /* of a packet: room for its indices, a multiple of 4 */
+    uint64_t span;                 /* of the codec */
+    const tam_strided *parts;      /* [nranks] copied; positions count elements of a part */
+    tam_cuda_value_codec up, down; /* of values, of sums */
+} tam_cuda_codecs;
 
 /** A node, whose ranks add up their gradients and hold a slice of the sum each. */
 typedef struct tam_cuda_node {
@@ -120,7 +120,7 @@ typedef struct tam_cuda_node {
     tam_members among;         /* the ranks of the node */
     tam_cuda_span own;         /* elements of this rank's slice, when slices are lined up */
     uint32_t run;              /* most elements of a slice that follow each other */
-    uint32_t slot_capacity;    /* most entries of a slice's result */
+    uint32_t packet_capacity;  /* most entries of a slice's result */
     uint32_t result_max;       /* of the node's */
 } tam_cuda_node;
 
@@ -136,11 +136,11 @@ typedef struct tam_cuda_plan {
     tam_cut_kind kind;         /* TOTAL or ALL */
     bool weighted;             /* keys are weighed by control->weights */
     tam_cuda_quota quota;
-    uint32_t slot_capacity, union_max;
-    uint32_t row_length; /* of a segment with rows, of which slots hold slot_capacity; else 0 */
-    uint32_t nstats;     /* ngroups if the slot carries sums of squares; else 0 */
+    uint32_t packet_capacity, union_max;
+    uint32_t row_length; /* of a segment with rows, of which packets hold packet_capacity; else 0 */
+    uint32_t nstats;     /* ngroups if the packet carries sums of squares; else 0 */
     bool with_values;    /* exchange `pairs` */
-    tam_cuda_format format;
+    tam_cuda_codecs codecs;
     bool dense_output;
     tamis_dtype type; /* of gradients */
     float divisor;    /* of sums, before the scale of updates */
@@ -155,10 +155,10 @@ typedef struct tam_cuda_plan {
 typedef struct tam_cuda_mail {
     void *stream;
     tam_members among;
-    unsigned char *slots; /* [among.count * slot_bytes]; the own one, sealed, is at its place */
-    size_t slot_bytes;
+    unsigned char *packets; /* [among.count * packet_bytes]; the own one, sealed, is at its place */
+    size_t packet_bytes;
     size_t share_bytes, sum_bytes; /* of a share of the values, and of its sums; 0 for pairs, whose
-                                      values are in the slots */
+                                      values are in the packets */
     unsigned char *values;         /* [among.count * share_bytes] to each rank */
     unsigned char *shares;         /* [among.count * share_bytes] received */
     unsigned char *sums;           /* [among.count * sum_bytes]; the own ones are at their place */
@@ -170,7 +170,7 @@ typedef struct tam_cuda_report {
     uint64_t step;    /* its number */
     uint32_t status;  /* a tamis_status: OK, NONFINITE (also for skip), PROTOCOL */
     uint32_t refused; /* PROTOCOL: why, a tam_refusal */
-    uint32_t rank;    /* PROTOCOL: whose slot, or this rank if sums were missing; NONFINITE:
+    uint32_t rank;    /* PROTOCOL: whose packet, or this rank if sums were missing; NONFINITE:
                                first rank with a bad entry */
     uint32_t in_sums; /* NONFINITE: in the sum over ranks */
     uint32_t count;   /* of the result */
@@ -202,7 +202,7 @@ typedef struct tam_cuda_past {
 } tam_cuda_past;
 
 /** Start from `past` and the state in plan.control: for every bucket, before the first step, while
- * no step is under way. @param config  what the slots of all ranks must carry */
+ * no step is under way. @param config  what the packets of all ranks must carry */
 tamis_status tam_cuda_step_load(tam_cuda_step *step, uint64_t config, const tam_cuda_past *past);
 
 /** Copy past and plan.control to the host. Waits for all steps, by its deadline; acc is then
@@ -227,9 +227,10 @@ tamis_status tam_cuda_step_capture(tam_cuda_step *step, tam_cuda_enqueue enqueue
 
 /** Most entries of steps to come. None is more than the plan said, for which there is memory. */
 typedef struct tam_cuda_room {
-    uint32_t slot_capacity, union_max;
+    uint32_t packet_capacity, union_max;
     uint64_t index_bytes;
-    uint32_t result_capacity, result_max; /* nodes: slot_capacity and result_max of tam_cuda_node */
+    uint32_t result_capacity,
+        result_max; /* nodes: packet_capacity and result_max of tam_cuda_node */
 } tam_cuda_room;
 
 /** Other sizes of messages, while no step is under way. All ranks rehearse and capture anew. */
@@ -237,14 +238,14 @@ tamis_status tam_cuda_step_resize(tam_cuda_step *step, const tam_cuda_room *room
 
 /**
  * Before sizes change, while messages have the old ones: `tell` waits for the caller's stream,
- * which may still read the last result, and puts an empty slot with this head into the own one; the
- * collectives follow (of all buckets), and `hear` compares the heads of all ranks. A rank that runs
- * a step meanwhile refuses that slot, and its own is refused here.
+ * which may still read the last result, and puts an empty packet with this header into the own one;
+ * the collectives follow (of all buckets), and `hear` compares the headers of all ranks. A rank
+ * that runs a step meanwhile refuses that packet, and its own is refused here.
  *
- * Errors:  PROTOCOL: a rank has another head
+ * Errors:  PROTOCOL: a rank has another header
  */
-tamis_status tam_cuda_step_tell(tam_cuda_step *step, void *caller, const tam_head_due *due);
-tamis_status tam_cuda_step_hear(tam_cuda_step *step, const tam_head_due *due);
+tamis_status tam_cuda_step_tell(tam_cuda_step *step, void *caller, const tam_header_due *due);
+tamis_status tam_cuda_step_hear(tam_cuda_step *step, const tam_header_due *due);
 
 /**
  * Run a bucket of a step, in the order of buckets; the last one settles the step. Waits in stream
@@ -297,11 +298,11 @@ tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
 
 /**
  * Scheme dense: a step that differs only in its phases. The gradient is exchanged in pieces, so
- * that memory is bounded. There is no residual, and the slots hold no picks. A rank that refuses a
- * slot gives no values, so all ranks refuse the step.
+ * that memory is bounded. There is no residual, and the packets hold no picks. A rank that refuses
+ * a packet gives no values, so all ranks refuse the step.
  *
  *     begin
- *                                ... all-gather of the slots ...
+ *                                ... all-gather of the packets ...
  *                       check
  *     for every piece:  widen    values = scale * gradient
  *                                ... all-to-all of shares of the values ...
@@ -325,7 +326,7 @@ tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
 tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32_t piece,
                                  tam_cuda_step **out);
 uint32_t tam_cuda_dense_pieces(const tam_cuda_step *step);
-/** @return slot_bytes is 0 except for the first piece */
+/** @return packet_bytes is 0 except for the first piece */
 tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece);
 
 /**
@@ -336,21 +337,21 @@ tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece);
  *     for every piece:  give     scale * gradient, by slices
  *                                ... all-to-all in the node ...
  *                       add      the own slice of the sum
- *     pick     accumulate, cut, seal the slot
+ *     pick     accumulate, cut, seal the packet
  *                                ... as any sparse step, in the column ...
  *     share    survey the column, seal its result
  *                                ... all-gather in the node ...
  *              check, join the slices' results
  *     survey, settle, finish
  *
- * A rank whose share was damaged seals no slot, so its column refuses the step; a rank whose column
- * refused seals no result, so its node refuses. Every node has a rank in every column.
+ * A rank whose share was damaged seals no packet, so its column refuses the step; a rank whose
+ * column refused seals no result, so its node refuses. Every node has a rank in every column.
  */
 typedef struct tam_cuda_inside tam_cuda_inside;
 
 /** One collective of a step. */
 typedef enum tam_cuda_leg {
-    TAM_CUDA_SLOTS,
+    TAM_CUDA_PACKETS,
     TAM_CUDA_SHARES,
     TAM_CUDA_SUMS,
     TAM_CUDA_VALUES, /* sum_order transport, in place of the two: sums of `values` to `shares` */

@@ -8,14 +8,14 @@
  * There are two such pairs, which the pieces of all buckets take in turn: while one pair is on the
  * wire, the kernels work on the other.
  *
- *     wire     slots  .        shares 0  shares 1  sums 0   sums 1     shares 2   shares 3  sums 2
+ *     coll     packets .       shares 0  shares 1  sums 0   sums 1     shares 2   shares 3  sums 2
  *     travel          check,   widen 1   add 0     add 1    narrow 0,  narrow 1,  add 2     add 3
  *                     widen 0                               widen 2    widen 3
  *
  * A collective follows the kernels enqueued before it, and a kernel the collective before it on its
  * buffers (`arrived`). So a buffer is free again when its piece was narrowed, in the order of
  * `travel` alone, and a bucket leaves nothing behind on the wire. Before the first piece the ranks
- * exchange slots without picks, to check that they sum the same.
+ * exchange packets without picks, to check that they sum the same.
  */
 #include "kernels/cuda/step.h"
 
@@ -91,12 +91,12 @@ static tamis_status describe(tam_cuda_step *s) {
     uint64_t n = longest(plan), share = share_of(s, s->piece < n ? s->piece : n);
     s->exchange = (tam_cuda_exchange){
         .grid.n = plan->grid->n, /* no groups: norms are not needed */
-        .slots = {.bytes = tam_cuda_round_up(tam_head_bytes(TAM_TALLIES) + sizeof(uint32_t),
-                                             TAM_CUDA_PART),
-                  .rank = plan->rank,
-                  .nranks = plan->nranks,
-                  .stride = 1,
-                  .capacity = 1}, /* never used */
+        .packets = {.bytes = tam_cuda_round_up(tam_header_bytes(TAM_COUNTERS) + sizeof(uint32_t),
+                                               TAM_CUDA_PART),
+                    .rank = plan->rank,
+                    .nranks = plan->nranks,
+                    .stride = 1,
+                    .capacity = 1}, /* never used */
         .nonfinite = plan->nonfinite,
         .divisor = plan->divisor,
         .blocks = s->device->multiprocessors * TAM_EXCHANGE_BLOCKS,
@@ -111,7 +111,7 @@ static tamis_status describe(tam_cuda_step *s) {
 
 static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     uint32_t nranks = s->plan.nranks, pairs = longest(&s->plan) > s->piece ? 2 : 1;
-    s->exchange.slots.memory = tam_cuda_take(arena, nranks, s->exchange.slots.bytes);
+    s->exchange.packets.memory = tam_cuda_take(arena, nranks, s->exchange.packets.bytes);
     s->exchange.ranges.runs = tam_cuda_take(arena, nranks, sizeof(uint32_t)); /* of no range */
     if (s->plan.first) {
         s->exchange.values = s->plan.first->exchange.values;
@@ -126,7 +126,7 @@ static tamis_status fill(tam_cuda_step *s) {
     tam_cuda_round *r = s->round;
     if (s->plan.first)
         return TAMIS_OK;
-    TAM_TRY(tam_cuda_stream_open(TAM_CUDA_URGENT, &r->wire));
+    TAM_TRY(tam_cuda_stream_open(TAM_CUDA_URGENT, &r->coll));
     TAM_TRY(tam_cuda_event_open(&r->handed));
     TAM_TRY(tam_cuda_event_open(&r->arrived[0]));
     return tam_cuda_event_open(&r->arrived[1]);
@@ -178,9 +178,9 @@ tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     tam_cuda_mail mail;
     tam_cuda_step_describe_mail(s, &x, &mail);
-    mail.stream = s->round->wire;
+    mail.stream = s->round->coll;
     if (piece > 0)
-        mail.slot_bytes = 0;
+        mail.packet_bytes = 0;
     return mail;
 }
 
@@ -196,9 +196,9 @@ static tamis_status send(tam_cuda_step *s, uint32_t piece, tam_cuda_leg leg, tam
                          void *context) {
     const tam_cuda_round *r = s->round;
     tam_cuda_mail mail = tam_cuda_dense_mail(s, piece);
-    TAM_TRY(tam_cuda_follow(r->wire, r->travel, r->handed));
+    TAM_TRY(tam_cuda_follow(r->coll, r->travel, r->handed));
     TAM_TRY(carry(context, &mail, leg));
-    TAM_CUDA_TRY(cudaEventRecord(arrival_of(s, piece), r->wire), "sending a piece");
+    TAM_CUDA_TRY(cudaEventRecord(arrival_of(s, piece), r->coll), "sending a piece");
     return TAMIS_OK;
 }
 
@@ -260,8 +260,8 @@ static tamis_status advance(tam_cuda_step *s, uint32_t piece, uint32_t stage, ta
     return send(s, piece, way->stages[stage].leg, carry, context);
 }
 
-static tamis_status check_slots(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
-    TAM_TRY(send(s, 0, TAM_CUDA_SLOTS, carry, context));
+static tamis_status check_packets(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+    TAM_TRY(send(s, 0, TAM_CUDA_PACKETS, carry, context));
     TAM_TRY(receive(s, 0));
     TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
     return TAMIS_OK;
@@ -269,7 +269,7 @@ static tamis_status check_slots(tam_cuda_step *s, tam_cuda_carry carry, void *co
 
 /* Two at a time; two places beyond the last piece, for what is then still under way. */
 tamis_status tam_cuda_dense_reduce(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
-    TAM_TRY(check_slots(s, carry, context));
+    TAM_TRY(check_packets(s, carry, context));
     for (uint32_t first = 0; first < s->npieces + 2; first += 2) {
         for (uint32_t stage = 0; stage < route_of(s)->count; stage++) {
             TAM_TRY(advance(s, first, stage, carry, context));
@@ -290,7 +290,7 @@ static tamis_status rehearse(tam_cuda_step *s, uint32_t piece, tam_cuda_carry ca
 
 tamis_status tam_cuda_dense_rehearse(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
     tam_cuda_mail mail = tam_cuda_dense_mail(s, 0);
-    TAM_TRY(carry(context, &mail, TAM_CUDA_SLOTS));
+    TAM_TRY(carry(context, &mail, TAM_CUDA_PACKETS));
     TAM_TRY(rehearse(s, 0, carry, context));
     return s->npieces > 1 ? rehearse(s, s->npieces - 1, carry, context) : TAMIS_OK;
 }

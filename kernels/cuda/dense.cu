@@ -11,7 +11,7 @@
  * TAM_CUDA_ABSENT; their entries of the gradient stay unchanged, so an abandoned step leaves it
  * partly reduced, as tamis.h documents for scheme dense.
  */
-#include "kernels/cuda/slots.cuh"
+#include "kernels/cuda/packets.cuh"
 
 #include "kernels/cuda/widen.cuh"
 
@@ -122,12 +122,12 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 
 /* -- settle ----------------------------------------------------------------------------------- */
 
-/* A rank that refused a slot or found absent sums refuses this step and all later ones; in those
- * the verdict on the slots is still that of the first refusal. */
+/* A rank that refused a packet or found absent sums refuses this step and all later ones; in those
+ * the verdict on the packets is still that of the first refusal. */
 static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verdict) {
     verdict->status = TAMIS_E_PROTOCOL;
     verdict->refused = TAM_REFUSED_ABSENT;
-    verdict->rank = tam_rank_of(x.slots, x.slots.rank);
+    verdict->rank = tam_rank_of(x.packets, x.packets.rank);
     for (uint32_t b = x.nbuckets; b-- > 0;) {
         const tam_cuda_verdict *why = &x.all[b].scratch->verdict;
         if (why->status != TAMIS_E_PROTOCOL)

@@ -5,7 +5,7 @@
  *
  *     count_cutoff   counts both kinds by block, and by chunk
  *     emit           prefix sums give every block, chunk and lane its position
- *     emit_sealed    the same into a slot, which is then complete: its last block seals it
+ *     emit_sealed    the same into a packet, which is then complete: its last block seals it
  */
 #include "kernels/cuda/seal.cuh"
 #include "kernels/cuda/select.cuh"
@@ -187,7 +187,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     emit_sealed(const tam_cuda_cut job, const tam_cuda_exchange x) {
     write_indices(job);
     if (tam_last_block(&x.scratch->sealed))
-        tam_seal_slot(x, 0.0);
+        tam_seal_packet(x, 0.0);
 }
 
 /* -- launch ----------------------------------------------------------------------------------- */
@@ -197,8 +197,8 @@ extern "C" int tam_launch_emit(const tam_cuda_cut *job, void *stream) {
     return error ? error : tam_launch(emit, job->grid.blocks, stream, *job);
 }
 
-extern "C" int tam_launch_emit_sealed(const tam_cuda_cut *job, const tam_cuda_exchange *slot,
+extern "C" int tam_launch_emit_sealed(const tam_cuda_cut *job, const tam_cuda_exchange *packet,
                                       void *stream) {
     int error = tam_launch(count_cutoff, job->grid.blocks, stream, *job);
-    return error ? error : tam_launch(emit_sealed, job->grid.blocks, stream, *job, *slot);
+    return error ? error : tam_launch(emit_sealed, job->grid.blocks, stream, *job, *packet);
 }

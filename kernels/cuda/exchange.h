@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * The exchange on the device: slots in device memory, the verdict that all ranks draw from them,
- * and the launchers between two collectives. A slot, see lib/base/head.h:
+ * The exchange on the device: packets in device memory, the verdict that all ranks draw from them,
+ * and the launchers between two collectives. A packet, see lib/base/header.h:
  *
- *     | tam_head | tallies, nstats shares of means | indices, ascending | values (pairs) |
+ *     | tam_header | counters, nstats shares of means | indices, ascending | values (pairs) |
  *
- * The slots of all ranks follow each other. Lists that are packed (pack.cu) lie in memory of their
- * own, and their codes in the slots.
+ * The packets of all ranks follow each other. Lists that are packed (pack.cu) lie in memory of
+ * their own, and their codes in the packets.
  *
  *     tam_launch_list     rows: the own list, in place of a cut
  *     tam_launch_pack     packed: the codes of the own list
- *     tam_launch_seal     values in the own slot; its header and checksum. Without values the
+ *     tam_launch_seal     values in the own packet; its header and checksum. Without values the
  *                         launch before seals it: tam_launch_pack, or tam_launch_emit_sealed
- *                         ... all-gather of the slots ...
+ *                         ... all-gather of the packets ...
  *     tam_launch_unpack   packed: the lists of the other ranks
- *     tam_launch_check    every slot, every index; the first verdict; exclusive: what count does
+ *     tam_launch_check    every packet, every index; the first verdict; exclusive: what count does
  *     tam_launch_count    entries of the union in every range
  *     tam_launch_unite    the union, the values there
  *     tam_launch_expand   rows: the elements of the union, and the values there
@@ -29,9 +29,9 @@
  *     tam_launch_control  of all: the next step; figures of this one, into pinned memory
  *
  * The host does not check between two of these, and an abandoned collective leaves its buffers half
- * written. So nothing received is trusted: the seals of the previous step's slots are cleared, as
+ * written. So nothing received is trusted: the seals of the previous step's packets are cleared, as
  * are the checks in which shares and sums end (shares.cuh, rounded.cu). A rank that refuses the
- * slots gives shares with wrong checks, so that all ranks refuse the step together. Scheme dense
+ * packets gives shares with wrong checks, so that all ranks refuse the step together. Scheme dense
  * fills the target of a collective with TAM_CUDA_ABSENT before, and a rank that refuses gives it.
  */
 #ifndef TAM_CUDA_EXCHANGE_H
@@ -41,7 +41,7 @@
 #include "kernels/cuda/packed.h"
 #include "kernels/cuda/view.h"
 #include "lib/base/fold.h"
-#include "lib/base/head.h"
+#include "lib/base/header.h"
 #include "lib/policy/control.h"
 
 #ifdef __cplusplus
@@ -53,19 +53,19 @@ enum { TAM_SHARE_CHECK = 4 }; /* floats behind the values of a share */
 /* A NaN that no arithmetic produces: scheme dense. */
 #define TAM_CUDA_ABSENT 0xffa51edfu
 
-typedef struct tam_cuda_slots {
+typedef struct tam_cuda_packets {
     unsigned char *memory; /* [nranks * bytes] */
-    size_t bytes;          /* of a slot */
+    size_t bytes;          /* of a packet */
     uint32_t rank, nranks, nstats, capacity;
     uint32_t first, stride; /* rank r here is rank first + r * stride of the communicator */
-    uint32_t nwords;        /* behind the tallies: node.cu */
+    uint32_t nwords;        /* behind the counters: node.cu */
     uint32_t index_bytes;   /* room for indices */
     uint32_t with_values;
-    tam_cuda_wire wire; /* of these */
+    tam_cuda_value_codec value_codec; /* of these */
     tam_cuda_packed packed;
-} tam_cuda_slots;
+} tam_cuda_packets;
 
-/* Slots, shares and sums are multiples of so many bytes: where a rank's part begins elsewhere,
+/* Packets, shares and sums are multiples of so many bytes: where a rank's part begins elsewhere,
  * NCCL's protocol Simple moves one byte at a time (device/common_kernel.h). */
 enum { TAM_CUDA_PART = 16 };
 
@@ -88,28 +88,28 @@ typedef struct tam_cuda_verdict {
     double picked_sum; /* of squares of what this rank gave */
     double own_sum;    /* match: of squares of what a rank picked from, as a mean over ranks */
     double all_sum;    /* match: of squares of the sums */
-    uint64_t step;     /* of the slots */
+    uint64_t step;     /* of the packets */
 } tam_cuda_verdict;
 
-/* -- from the slots to the result ------------------------------------------------------------- */
+/* -- from the packets to the result ----------------------------------------------------------- */
 
 enum {
     TAM_RANGE_WORDS = TAM_RANGE / 32,
     TAM_PIECE = TAM_FOLD_PIECE /* entries of a list that one block takes at a time */
 };
 
-/** The checks of one slot, added up piece by piece. */
-typedef struct tam_cuda_tally {
+/** The checks of one packet, added up piece by piece. */
+typedef struct tam_cuda_packet_check {
     uint64_t checksum;
     uint32_t faults;   /* bits: 1 << TAM_REFUSED_CODE, _ORDER, _OWNER */
     uint32_t unpacked; /* ticket, rice: pieces of the codes; 0 between its launches */
-} tam_cuda_tally;
+} tam_cuda_packet_check;
 
 /** Scratch of one step, cleared when it begins. Tickets count the blocks of a launch that have
  * finished; the last block completes the work. */
 typedef struct tam_cuda_scratch {
     tam_cuda_verdict verdict;
-    uint64_t sent;       /* checksum of the codes and values in the own slot */
+    uint64_t sent;       /* checksum of the codes and values in the own packet */
     uint64_t bad;        /* sums that are not finite */
     uint32_t code_bytes; /* of the own list, packed */
     uint32_t absent;
@@ -123,10 +123,10 @@ typedef struct tam_cuda_slice {
     uint32_t begin[2], count[2];
 } tam_cuda_slice;
 
-/** Values, or sums, that are rounded on their way (collectives/exchange/wire_sum.h). A share has
+/** Values, or sums, that are rounded on their way (collectives/exchange/value_sum.h). A share has
  * the blocks that its owner adds, one after another, then 4 bytes that check it. */
 typedef struct tam_cuda_rounded {
-    tam_cuda_wire up, down;
+    tam_cuda_value_codec up, down;
     uint32_t blocks;        /* of a share, at most; 0: nothing is rounded */
     tam_cuda_slice *slices; /* [nranks] of this step */
     unsigned char *sent;    /* [nranks * share_bytes]; then the sums, [nranks * sum_bytes] */
@@ -137,7 +137,7 @@ typedef struct tam_cuda_rounded {
 
 /** State of a bucket between steps. */
 typedef struct tam_cuda_ledger {
-    uint64_t config; /* what the slots of all ranks must carry, */
+    uint64_t config; /* what the packets of all ranks must carry, */
     uint64_t agreed; /* and what is added to it in this step */
     uint64_t last_result;
     tam_cuda_found early; /* nonfinite: dropped from micro-batches since the last step */
@@ -183,7 +183,7 @@ typedef struct tam_cuda_rows {
 /** Arguments of the launchers above, for one bucket. Copied into every launch. */
 typedef struct tam_cuda_exchange {
     tam_cuda_grid grid;
-    tam_cuda_slots slots;
+    tam_cuda_packets packets;
     tam_cuda_ranges ranges;
     tam_cuda_rows rows;
     tam_scheme scheme;
@@ -212,9 +212,9 @@ typedef struct tam_cuda_exchange {
     tam_cuda_rounded rounded;
     float *errors; /* what rounding takes: of `values`; pairs: of the own list. NULL: nothing */
 
-    tam_cuda_tally *tallies; /* [nranks], cleared when a step begins */
-    double *piece_sums;      /* pairs: [pieces of the own list] of squares */
-    double *value_sums;      /* match: [pieces of `values`] of squares */
+    tam_cuda_packet_check *packet_checks; /* [nranks], cleared when a step begins */
+    double *piece_sums;                   /* pairs: [pieces of the own list] of squares */
+    double *value_sums;                   /* match: [pieces of `values`] of squares */
     tam_cuda_scratch *scratch;
     tam_cuda_ledger *ledger;
 
@@ -225,7 +225,7 @@ typedef struct tam_cuda_exchange {
     float *all_values;
 } tam_cuda_exchange;
 
-/** Rows, in place of a cut: those that this rank lists, at most the slot's capacity.
+/** Rows, in place of a cut: those that this rank lists, at most the packet's capacity.
  * @param  list    [out]  ascending
  * @param  picked  [out]  deferred: elements of touched rows that are not listed */
 int tam_launch_list(const tam_cuda_exchange *job, uint32_t *list, tam_cuda_picked *picked,
@@ -238,7 +238,7 @@ int tam_launch_unpack(const tam_cuda_exchange *job, void *stream);
 int tam_launch_give(const tam_cuda_exchange *job, void *stream);
 int tam_launch_take(const tam_cuda_exchange *job, void *stream);
 int tam_launch_seal(const tam_cuda_exchange *job, void *stream);
-/** tam_launch_emit and _seal, of a slot whose list is u32 and has no values. */
+/** tam_launch_emit and _seal, of a packet whose list is u32 and has no values. */
 int tam_launch_emit_sealed(const tam_cuda_cut *cut, const tam_cuda_exchange *job, void *stream);
 int tam_launch_check(const tam_cuda_exchange *job, void *stream);
 int tam_launch_count(const tam_cuda_exchange *job, void *stream);
@@ -322,7 +322,7 @@ int tam_launch_node_add(const tam_cuda_exchange *column, const tam_cuda_gathered
 /** Zeros into the gradient, unless a share was damaged. */
 int tam_launch_node_clear(const tam_cuda_exchange *column, const tam_cuda_accumulate *target,
                           void *stream);
-/** The slot of this slice's result, for the node. Runs when the column has been surveyed. */
+/** The packet of this slice's result, for the node. Runs when the column has been surveyed. */
 int tam_launch_node_seal(const tam_cuda_exchange *column, const tam_cuda_exchange *node,
                          const tam_cuda_gathered *gathered, void *stream);
 
@@ -334,9 +334,9 @@ typedef struct tam_cuda_control {
     tam_scheme scheme;
     double over;
     tam_cuda_quota quota; /* spans: in device memory */
-    tam_cuda_slots slots;
-    tam_cuda_slots results; /* of the slices of a node, whose norms are added; else no memory */
-    tam_cuda_span slice;    /* what is exchanged here of the bucket's `whole` elements */
+    tam_cuda_packets packets;
+    tam_cuda_packets results; /* of the slices of a node, whose norms are added; else no memory */
+    tam_cuda_span slice;      /* what is exchanged here of the bucket's `whole` elements */
     uint64_t whole;
     const uint32_t *indices; /* the union, verdict->count of them */
     const tam_cuda_verdict *verdict;

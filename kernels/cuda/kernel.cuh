@@ -7,7 +7,7 @@
 #define TAM_CUDA_KERNEL_CUH
 
 #include "kernels/cuda/view.h"
-#include "lib/base/head.h"
+#include "lib/base/header.h"
 
 #ifdef TAM_CUDA_EMULATED
 #include TAM_CUDA_EMULATED

@@ -81,17 +81,18 @@ static tamis_status cut_pieces(tam_cuda_inside *in) {
 /* -- memory ----------------------------------------------------------------------------------- */
 
 static void size_results(const tam_cuda_node *node, tam_cuda_exchange *results) {
-    tam_cuda_slots *slots = &results->slots;
-    size_t head = tam_head_bytes(TAM_TALLIES + slots->nstats + slots->nwords);
-    slots->capacity = node->slot_capacity;
-    slots->index_bytes = (uint32_t)sizeof(uint32_t) * node->slot_capacity;
-    slots->bytes = tam_cuda_round_up(
-        head + slots->index_bytes + sizeof(float) * (size_t)node->slot_capacity, TAM_CUDA_PART);
+    tam_cuda_packets *packets = &results->packets;
+    size_t header = tam_header_bytes(TAM_COUNTERS + packets->nstats + packets->nwords);
+    packets->capacity = node->packet_capacity;
+    packets->index_bytes = (uint32_t)sizeof(uint32_t) * node->packet_capacity;
+    packets->bytes = tam_cuda_round_up(header + packets->index_bytes +
+                                           sizeof(float) * (size_t)node->packet_capacity,
+                                       TAM_CUDA_PART);
     results->room = node->result_max;
 }
 
-static tam_cuda_slots describe_slots(const tam_cuda_node *node, uint32_t nnodes) {
-    return (tam_cuda_slots){
+static tam_cuda_packets describe_packets(const tam_cuda_node *node, uint32_t nnodes) {
+    return (tam_cuda_packets){
         .rank = node->among.member,
         .nranks = node->among.count,
         .first = node->among.first,
@@ -99,7 +100,7 @@ static tam_cuda_slots describe_slots(const tam_cuda_node *node, uint32_t nnodes)
         .nstats = 1,          /* the norm of the slice */
         .nwords = nnodes + 1, /* picks of each rank of the column; first node with a bad entry */
         .with_values = 1,
-        .wire = {.type = TAMIS_WIRE_FLOAT32, .bits = 32},
+        .value_codec = {.type = TAMIS_VALUE_FLOAT32, .bits = 32},
     };
 }
 
@@ -109,7 +110,7 @@ static void describe(tam_cuda_step *s) {
     const tam_cuda_node *node = &in->plan;
     in->results = (tam_cuda_exchange){
         .grid = s->whole->grid,
-        .slots = describe_slots(node, s->plan.nranks),
+        .packets = describe_packets(node, s->plan.nranks),
         .ranges.count = (uint32_t)((node->grid->n + TAM_RANGE - 1) / TAM_RANGE),
         .scheme.ownership = TAM_OWN_CYCLIC,
         .nonfinite = s->plan.nonfinite,
@@ -167,7 +168,7 @@ static tamis_status fill(tam_cuda_step *s) {
     tam_cuda_step_connect(s, &in->results);
     in->results.applied = in->results.values;
     TAM_TRY(tam_cuda_sparse_fill(s));
-    s->control.results = in->results.slots;
+    s->control.results = in->results.packets;
     in->pass = tam_cuda_pass_of(s, s->device, in->sum.pass); /* in float32 */
     TAM_TRY(tam_cuda_lane_write(&s->round->lane, node->slices,
                                 node->among.count * sizeof node->slices[0], in->slices));
@@ -176,10 +177,10 @@ static tamis_status fill(tam_cuda_step *s) {
 
 static void resize(tam_cuda_step *s, const tam_cuda_room *room) {
     tam_cuda_inside *in = s->inside;
-    in->plan.slot_capacity = room->result_capacity;
+    in->plan.packet_capacity = room->result_capacity;
     in->plan.result_max = room->result_max;
     size_results(&in->plan, &in->results);
-    s->control.results = in->results.slots;
+    s->control.results = in->results.packets;
 }
 
 static void close_node(tam_cuda_step *s) {
@@ -208,7 +209,7 @@ static tam_cuda_mail mail_of_results(const tam_cuda_step *s) {
 
 uint64_t tam_cuda_node_bytes(const tam_cuda_step *s) {
     const tam_cuda_inside *in = s->inside;
-    uint64_t bytes = in->results.slots.bytes;
+    uint64_t bytes = in->results.packets.bytes;
     for (uint32_t p = 0; p < in->npieces; p++)
         bytes += in->pieces[p].share * sizeof(float);
     return (in->plan.among.count - 1) * bytes;
@@ -224,7 +225,7 @@ tamis_status tam_cuda_node_rehearse(tam_cuda_step *s, tam_cuda_carry carry, tam_
         TAM_TRY(carry(context, &mail, TAM_CUDA_SHARES));
     }
     TAM_TRY(column(context, s));
-    return carry(context, &results, TAM_CUDA_SLOTS);
+    return carry(context, &results, TAM_CUDA_PACKETS);
 }
 
 /* -- phases ----------------------------------------------------------------------------------- */
@@ -256,7 +257,7 @@ static tamis_status share(tam_cuda_step *s, tam_cuda_carry carry, void *context)
     tam_cuda_mail mail = mail_of_results(s);
     TAM_TRY(tam_cuda_sparse_survey(s));
     TAM_CUDA_LAUNCH(tam_launch_node_seal(&s->exchange, &in->results, &in->sum, stream));
-    TAM_TRY(carry(context, &mail, TAM_CUDA_SLOTS));
+    TAM_TRY(carry(context, &mail, TAM_CUDA_PACKETS));
     TAM_CUDA_LAUNCH(tam_launch_check(&in->results, stream));
     TAM_CUDA_LAUNCH(tam_launch_unite(&in->results, stream));
     return TAMIS_OK;
@@ -309,11 +310,11 @@ static tamis_status check(const tam_cuda_plan *plan) {
     if (plan->with_values || plan->update.moments || node->among.member >= node->among.count)
         return tam_fail(TAMIS_E_ARGUMENT, "rank %u of the %u of a node cannot run such a step",
                         node->among.member, node->among.count);
-    if (node->slot_capacity == 0 || node->slot_capacity > UINT32_MAX / sizeof(uint32_t))
+    if (node->packet_capacity == 0 || node->packet_capacity > UINT32_MAX / sizeof(uint32_t))
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "the results of a slice with room for %u entries would exceed 4 GiB; "
                         "lower the density or use smaller buckets",
-                        node->slot_capacity);
+                        node->packet_capacity);
     return TAMIS_OK;
 }
 

@@ -14,7 +14,7 @@
  * A share ends in a check of what it holds, of step, configuration and the result of the step
  * before, for nothing that follows would find a damaged sum: it would be the same for all.
  */
-#include "kernels/cuda/slots.cuh"
+#include "kernels/cuda/packets.cuh"
 
 #include "kernels/cuda/shares.cuh"
 #include "kernels/cuda/sums.cuh"
@@ -25,8 +25,8 @@ enum { GIVEN, CAME, CHECK = 4 }; /* tam_cuda_gathered.checks; floats behind the 
 
 static __device__ __forceinline__ uint32_t check_of(const tam_cuda_exchange &x, uint32_t from,
                                                     const tam_cuda_stretch &piece, uint64_t sum) {
-    const tam_head_due due = {tam_config_of(x), x.turn->step, x.ledger->last_result, from, 0};
-    return tam_head_check_of(&due, sum + tam_sum_word(TAM_SUM_HEAD, 0, piece.first));
+    const tam_header_due due = {tam_config_of(x), x.turn->step, x.ledger->last_result, from, 0};
+    return tam_header_check_of(&due, sum + tam_sum_word(TAM_SUM_HEADER, 0, piece.first));
 }
 
 static __device__ __forceinline__ uint32_t *check_in(float *shares, const tam_cuda_stretch &piece,
@@ -158,10 +158,11 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 
 /* Entries of the column's result, in elements of the bucket. @return this thread's part of their
  * checksum */
-static __device__ uint64_t list_result(const tam_cuda_exchange &column, const tam_cuda_slots &slots,
-                                       const tam_strided &slice, uint32_t count) {
-    uint32_t *indices = tam_codes_of(slots, slots.rank);
-    float *values = reinterpret_cast<float *>(tam_values_of(slots, slots.rank));
+static __device__ uint64_t list_result(const tam_cuda_exchange &column,
+                                       const tam_cuda_packets &packets, const tam_strided &slice,
+                                       uint32_t count) {
+    uint32_t *indices = tam_codes_of(packets, packets.rank);
+    float *values = reinterpret_cast<float *>(tam_values_of(packets, packets.rank));
     uint64_t sum = 0;
     for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
         uint32_t index = (uint32_t)tam_strided_element(&slice, column.indices[i]);
@@ -175,14 +176,14 @@ static __device__ uint64_t list_result(const tam_cuda_exchange &column, const ta
 }
 
 /* The norm of the slice, in thread 0, which adds in the order of the host. */
-static __device__ double norm_of(const tam_cuda_slots &slots) {
+static __device__ double norm_of(const tam_cuda_packets &packets) {
     __shared__ double norms[TAM_BLOCK_THREADS];
     double sum = 0.0;
-    for (uint32_t first = 0; first < slots.nstats; first += TAM_BLOCK_THREADS) {
-        uint32_t left = slots.nstats - first;
+    for (uint32_t first = 0; first < packets.nstats; first += TAM_BLOCK_THREADS) {
+        uint32_t left = packets.nstats - first;
         uint32_t count = left < TAM_BLOCK_THREADS ? left : TAM_BLOCK_THREADS;
         if (threadIdx.x < count)
-            norms[threadIdx.x] = sqrt(tam_mean_of(slots, first + threadIdx.x));
+            norms[threadIdx.x] = sqrt(tam_mean_of(packets, first + threadIdx.x));
         __syncthreads();
         for (uint32_t i = 0; threadIdx.x == 0 && i < count; i++)
             sum += norms[i];
@@ -192,14 +193,14 @@ static __device__ double norm_of(const tam_cuda_slots &slots) {
 }
 
 /* What each rank of the column picked, and the first node whose sum was not finite. */
-static __device__ void write_words(const tam_cuda_slots &column, uint32_t *words) {
+static __device__ void write_words(const tam_cuda_packets &column, uint32_t *words) {
     __shared__ uint32_t bad;
     if (threadIdx.x == 0)
         bad = column.nranks;
     __syncthreads();
     for (uint32_t a = threadIdx.x; a < column.nranks; a += TAM_BLOCK_THREADS) {
         words[a] = tam_count_of(column, a);
-        if (tam_head_flags(tam_header_of(column, a)) & TAM_HEAD_NONFINITE)
+        if (tam_header_flags(tam_header_of(column, a)) & TAM_HEADER_NONFINITE)
             atomicMin(&bad, a);
     }
     __syncthreads();
@@ -208,24 +209,24 @@ static __device__ void write_words(const tam_cuda_slots &column, uint32_t *words
 }
 
 /* Thread 0. */
-static __device__ void write_tallies(const tam_cuda_verdict &seen, double norm, float *tallies) {
-    tam_tally_count(tallies, TAM_TALLY_DEFERRED, (uint32_t)seen.deferred);
-    tam_tally_count(tallies, TAM_TALLY_CANDIDATES, (uint32_t)seen.candidates);
-    tam_tally_count(tallies, TAM_TALLY_NONFINITE, tam_at_most_32_bits(seen.nonfinite));
-    tallies[TAM_TALLY_UNKNOWN] = 0.0f;
-    tallies[TAM_TALLY_RESCANS] = (float)seen.rescans;
-    tallies[TAM_TALLIES] = (float)norm;
+static __device__ void write_counters(const tam_cuda_verdict &seen, double norm, float *counters) {
+    tam_counter_set(counters, TAM_COUNTER_DEFERRED, (uint32_t)seen.deferred);
+    tam_counter_set(counters, TAM_COUNTER_CANDIDATES, (uint32_t)seen.candidates);
+    tam_counter_set(counters, TAM_COUNTER_NONFINITE, tam_at_most_32_bits(seen.nonfinite));
+    counters[TAM_COUNTER_UNKNOWN] = 0.0f;
+    counters[TAM_COUNTER_RESCANS] = (float)seen.rescans;
+    counters[TAM_COUNTERS] = (float)norm;
 }
 
 /* Thread 0, when the words are there. */
 static __device__ void write_header(const tam_cuda_exchange &x, uint32_t count, bool bad) {
-    const tam_head_due due = tam_due_of(x, x.slots.rank);
-    tam_head own = {};
+    const tam_header_due due = tam_due_of(x, x.packets.rank);
+    tam_header own = {};
     own.count = count;
     own.index_bytes = count * (uint32_t)sizeof(uint32_t);
-    tam_head_flag(&own, bad ? TAM_HEAD_NONFINITE : 0u);
-    tam_head_address(&own, &due);
-    *tam_header_of(x.slots, x.slots.rank) = own;
+    tam_header_flag(&own, bad ? TAM_HEADER_NONFINITE : 0u);
+    tam_header_address(&own, &due);
+    *tam_header_of(x.packets, x.packets.rank) = own;
 }
 
 /* A rank whose column refused the step seals nothing, so its node refuses, too. */
@@ -238,33 +239,34 @@ static __device__ void open_verdict(const tam_cuda_exchange &column, const tam_c
     own->rank = seen.rank;
     own->picked_sum = seen.picked_sum;
     if (seen.status != TAMIS_OK)
-        tam_header_of(x.slots, x.slots.rank)->turn = 0;
+        tam_header_of(x.packets, x.packets.rank)->turn = 0;
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     seal(const tam_cuda_exchange column, const tam_cuda_exchange x, const tam_cuda_gathered node) {
     const tam_cuda_verdict &seen = column.scratch->verdict;
     uint32_t count = seen.status == TAMIS_OK ? seen.count : 0;
-    count = count < x.slots.capacity ? count : x.slots.capacity;
-    uint64_t sum = tam_block_sum(list_result(column, x.slots, node.slices[node.local], count));
+    count = count < x.packets.capacity ? count : x.packets.capacity;
+    uint64_t sum = tam_block_sum(list_result(column, x.packets, node.slices[node.local], count));
     if (threadIdx.x == 0)
         tam_add64(&x.scratch->sent, sum);
     if (!tam_last_block(&x.scratch->sealed))
         return;
-    tam_forget_slots(x);
-    uint32_t *words = tam_words_of(x.slots, x.slots.rank);
-    write_words(column.slots, words);
-    double norm = norm_of(column.slots);
+    tam_forget_packets(x);
+    uint32_t *words = tam_words_of(x.packets, x.packets.rank);
+    write_words(column.packets, words);
+    double norm = norm_of(column.packets);
     if (threadIdx.x == 0) {
-        write_tallies(seen, norm, tam_tallies_of(x.slots, x.slots.rank));
-        write_header(x, count, words[column.slots.nranks] < column.slots.nranks);
+        write_counters(seen, norm, tam_counters_of(x.packets, x.packets.rank));
+        write_header(x, count, words[column.packets.nranks] < column.packets.nranks);
     }
     __syncthreads();
-    uint64_t head = tam_block_sum(tam_share_of_head(x.slots, x.slots.rank));
+    uint64_t header = tam_block_sum(tam_share_of_header(x.packets, x.packets.rank));
     if (threadIdx.x > 0)
         return;
-    const tam_head_due due = tam_due_of(x, x.slots.rank);
-    tam_header_of(x.slots, x.slots.rank)->check = tam_head_check_of(&due, head + x.scratch->sent);
+    const tam_header_due due = tam_due_of(x, x.packets.rank);
+    tam_header_of(x.packets, x.packets.rank)->check =
+        tam_header_check_of(&due, header + x.scratch->sent);
     open_verdict(column, x);
 }
 
@@ -301,6 +303,6 @@ extern "C" int tam_launch_node_clear(const tam_cuda_exchange *column,
 
 extern "C" int tam_launch_node_seal(const tam_cuda_exchange *column, const tam_cuda_exchange *node,
                                     const tam_cuda_gathered *gathered, void *stream) {
-    unsigned blocks = tam_blocks_for(column, tam_pieces_of(node->slots.capacity));
+    unsigned blocks = tam_blocks_for(column, tam_pieces_of(node->packets.capacity));
     return tam_launch(seal, blocks, stream, *column, *node, *gathered);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Lists that travel packed: from elements to positions in a part to codes, and back. The bytes, and
- * what is refused, are those of the host (collectives/exchange/codec.h, codec_*.c).
+ * what is refused, are those of the host (collectives/exchange/index_codecs.h, index_*.c).
  *
- *     pack      the own list, which the cut has written to packed.lists; a slot without values is
+ *     pack      the own list, which the cut has written to packed.lists; a packet without values is
  *               complete then, and is sealed
  *     unpack    those of the other ranks, checked: a code that no encoder writes is a fault
  *
@@ -14,8 +14,7 @@
 #include "kernels/cuda/rice.cuh"
 #include "kernels/cuda/seal.cuh"
 
-static_assert(TAMIS_INDEX_END == 6,
-              "a new index format needs pack_list and tam_launch_unpack here");
+static_assert(TAMIS_INDEX_END == 6, "a new index codec needs pack_list and tam_launch_unpack here");
 
 /* -- gap8: one block -------------------------------------------------------------------------- */
 
@@ -106,7 +105,7 @@ static __device__ __forceinline__ uint32_t unpack_bitmap(const packing &p) {
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count16(const tam_cuda_exchange x) {
     const packing p = own_packing(x);
     uint32_t blocks = (uint32_t)tam_block16_blocks(p.span);
-    uint32_t *offsets = offsets_of(x, x.slots.rank, blocks);
+    uint32_t *offsets = offsets_of(x, x.packets.rank, blocks);
     for (uint64_t b = tam_thread_of_grid(); b < blocks; b += tam_threads_of_grid())
         offsets[b] = entries_below(p, b << TAM_BLOCK16_BITS);
     if (!tam_last_block(&x.scratch->packed))
@@ -125,7 +124,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     count_rice(const tam_cuda_exchange x) {
     const packing p = own_packing(x);
     uint32_t pieces = tam_pieces_of(p.count), low = tam_rice_low(p.span, p.count);
-    uint32_t *zeros = x.slots.packed.zeros;
+    uint32_t *zeros = x.packets.packed.zeros;
     clear_codes(p);
     for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
         uint32_t own = count_zeros(p, piece, low);
@@ -144,14 +143,14 @@ static __device__ __forceinline__ uint64_t pack_rice(const tam_cuda_exchange &x,
     uint32_t pieces = tam_pieces_of(p.count), low = tam_rice_low(p.span, p.count);
     uint64_t sum = 0;
     for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
-        sum += pack_piece(p, piece, low, x.slots.packed.zeros[piece]);
+        sum += pack_piece(p, piece, low, x.packets.packed.zeros[piece]);
     return sum;
 }
 
 /* One block packs it all. @return this thread's part of the checksum */
 static __device__ __forceinline__ uint64_t pack_alone(const tam_cuda_exchange &x,
                                                       const packing &p) {
-    bool gaps = x.slots.packed.format == TAMIS_INDEX_GAP8;
+    bool gaps = x.packets.packed.index_codec == TAMIS_INDEX_GAP8;
     uint32_t bytes = gaps ? pack_gap8(p) : pack_bitmap(p);
     if (threadIdx.x == 0)
         x.scratch->code_bytes = bytes;
@@ -160,9 +159,9 @@ static __device__ __forceinline__ uint64_t pack_alone(const tam_cuda_exchange &x
 }
 
 static __device__ __forceinline__ uint64_t pack_list(const tam_cuda_exchange &x, const packing &p) {
-    if (x.slots.packed.format == TAMIS_INDEX_BLOCK16)
+    if (x.packets.packed.index_codec == TAMIS_INDEX_BLOCK16)
         return pack_lows(x, p);
-    return x.slots.packed.format == TAMIS_INDEX_RICE ? pack_rice(x, p) : pack_alone(x, p);
+    return x.packets.packed.index_codec == TAMIS_INDEX_RICE ? pack_rice(x, p) : pack_alone(x, p);
 }
 
 /* Two blocks of a multiprocessor at least: with fewer registers there are spills. */
@@ -171,27 +170,27 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) pack(const tam_cu
     uint64_t sum = tam_block_sum(pack_list(x, p));
     if (threadIdx.x == 0)
         tam_add64(&x.scratch->sent, sum);
-    if (!x.slots.with_values && tam_last_block(&x.scratch->sealed))
-        tam_seal_slot(x, 0.0);
+    if (!x.packets.with_values && tam_last_block(&x.scratch->sealed))
+        tam_seal_packet(x, 0.0);
 }
 
 static int launch_first(const tam_cuda_exchange *job, void *stream) {
-    uint64_t blocks = tam_block16_blocks(job->slots.packed.span) / TAM_BLOCK_THREADS + 1;
-    if (job->slots.packed.format == TAMIS_INDEX_BLOCK16)
+    uint64_t blocks = tam_block16_blocks(job->packets.packed.span) / TAM_BLOCK_THREADS + 1;
+    if (job->packets.packed.index_codec == TAMIS_INDEX_BLOCK16)
         return tam_launch(count16, tam_blocks_for(job, blocks), stream, *job);
-    return tam_launch(count_rice, tam_blocks_for(job, tam_pieces_of(job->slots.capacity)), stream,
+    return tam_launch(count_rice, tam_blocks_for(job, tam_pieces_of(job->packets.capacity)), stream,
                       *job);
 }
 
 static bool has_many_blocks(const tam_cuda_exchange *job) {
-    return job->slots.packed.format == TAMIS_INDEX_BLOCK16 ||
-           job->slots.packed.format == TAMIS_INDEX_RICE;
+    return job->packets.packed.index_codec == TAMIS_INDEX_BLOCK16 ||
+           job->packets.packed.index_codec == TAMIS_INDEX_RICE;
 }
 
 extern "C" int tam_launch_pack(const tam_cuda_exchange *job, void *stream) {
     if (!has_many_blocks(job))
         return tam_launch(pack, 1, stream, *job);
-    uint64_t words = job->slots.index_bytes / 4 / TAM_BLOCK_THREADS + 1;
+    uint64_t words = job->packets.index_bytes / 4 / TAM_BLOCK_THREADS + 1;
     int error = launch_first(job, stream);
     return error ? error : tam_launch(pack, tam_blocks_for(job, words), stream, *job);
 }
@@ -202,12 +201,12 @@ extern "C" int tam_launch_pack(const tam_cuda_exchange *job, void *stream) {
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack(const tam_cuda_exchange x) {
     if (x.turn->broken)
         return;
-    for (uint32_t r = blockIdx.x; r < x.slots.nranks; r += gridDim.x) {
-        if (r == x.slots.rank)
+    for (uint32_t r = blockIdx.x; r < x.packets.nranks; r += gridDim.x) {
+        if (r == x.packets.rank)
             continue;
-        if (x.slots.packed.format == TAMIS_INDEX_BLOCK16)
+        if (x.packets.packed.index_codec == TAMIS_INDEX_BLOCK16)
             read_counts(x, r);
-        else if (x.slots.packed.format == TAMIS_INDEX_GAP8)
+        else if (x.packets.packed.index_codec == TAMIS_INDEX_GAP8)
             blame(x, r, unpack_gap8(packing_from(x, r)));
         else
             blame(x, r, unpack_bitmap(packing_from(x, r)));
@@ -216,12 +215,12 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack(const tam_cud
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     unpack16(const tam_cuda_exchange x) {
-    uint32_t pieces = tam_pieces_of(x.slots.capacity);
+    uint32_t pieces = tam_pieces_of(x.packets.capacity);
     if (x.turn->broken)
         return;
-    for (uint64_t i = blockIdx.x; i < (uint64_t)pieces * x.slots.nranks; i += gridDim.x) {
+    for (uint64_t i = blockIdx.x; i < (uint64_t)pieces * x.packets.nranks; i += gridDim.x) {
         uint32_t r = (uint32_t)(i / pieces), first = (uint32_t)(i % pieces) * TAM_PIECE;
-        if (r != x.slots.rank)
+        if (r != x.packets.rank)
             unpack_lows(x, r, first, first + TAM_PIECE);
     }
 }
@@ -229,13 +228,13 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
 /* rice: visit(r, piece, pieces of that list). All blocks; all threads of a block alike. */
 template <typename VISIT>
 static __device__ __forceinline__ void visit_pieces(const tam_cuda_exchange &x, VISIT visit) {
-    uint32_t most = tam_rice_pieces(x.slots.index_bytes);
+    uint32_t most = tam_rice_pieces(x.packets.index_bytes);
     if (x.turn->broken)
         return;
-    for (uint64_t i = blockIdx.x; i < (uint64_t)most * x.slots.nranks; i += gridDim.x) {
+    for (uint64_t i = blockIdx.x; i < (uint64_t)most * x.packets.nranks; i += gridDim.x) {
         uint32_t r = (uint32_t)(i / most), piece = (uint32_t)(i % most);
-        uint32_t pieces = tam_rice_pieces(tam_code_bytes_of(x.slots, r));
-        if (r != x.slots.rank && piece < pieces)
+        uint32_t pieces = tam_rice_pieces(tam_code_bytes_of(x.packets, r));
+        if (r != x.packets.rank && piece < pieces)
             visit(r, piece, pieces);
     }
 }
@@ -243,9 +242,9 @@ static __device__ __forceinline__ void visit_pieces(const tam_cuda_exchange &x, 
 /* Whether all pieces of a list have been visited by now. */
 static __device__ __forceinline__ bool is_last_piece(const tam_cuda_exchange &x, uint32_t r,
                                                      uint32_t pieces) {
-    bool last = tam_last_of(pieces, &x.tallies[r].unpacked);
+    bool last = tam_last_of(pieces, &x.packet_checks[r].unpacked);
     if (last && threadIdx.x == 0)
-        x.tallies[r].unpacked = 0; /* for the next launch */
+        x.packet_checks[r].unpacked = 0; /* for the next launch */
     return last;
 }
 
@@ -265,9 +264,9 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
         count_codes(piece_from(x, r, piece), f);
         if (!is_last_piece(x, r, pieces))
             return;
-        uint32_t count = tam_count_of(x.slots, r);
+        uint32_t count = tam_count_of(x.packets, r);
         bool good = place_pieces(pieces_from(x, r), pieces) == count;
-        good = good && (count > 0 || tam_code_bytes_of(x.slots, r) == 0);
+        good = good && (count > 0 || tam_code_bytes_of(x.packets, r) == 0);
         if (threadIdx.x == 0)
             blame(x, r, good ? 0 : 1u << TAM_REFUSED_CODE);
     });
@@ -280,7 +279,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack_rice(const ta
 }
 
 static int launch_rice(const tam_cuda_exchange *job, void *stream) {
-    uint64_t pieces = (uint64_t)job->slots.nranks * tam_rice_pieces(job->slots.index_bytes);
+    uint64_t pieces = (uint64_t)job->packets.nranks * tam_rice_pieces(job->packets.index_bytes);
     unsigned blocks = tam_blocks_for(job, pieces);
     int error = tam_launch(join_rice, blocks, stream, *job);
     error = error ? error : tam_launch(measure_rice, blocks, stream, *job);
@@ -288,11 +287,11 @@ static int launch_rice(const tam_cuda_exchange *job, void *stream) {
 }
 
 extern "C" int tam_launch_unpack(const tam_cuda_exchange *job, void *stream) {
-    uint64_t pieces = tam_pieces_of(job->slots.capacity);
-    if (job->slots.packed.format == TAMIS_INDEX_RICE)
+    uint64_t pieces = tam_pieces_of(job->packets.capacity);
+    if (job->packets.packed.index_codec == TAMIS_INDEX_RICE)
         return launch_rice(job, stream);
-    int error = tam_launch(unpack, tam_blocks_for(job, job->slots.nranks), stream, *job);
-    if (error || job->slots.packed.format != TAMIS_INDEX_BLOCK16)
+    int error = tam_launch(unpack, tam_blocks_for(job, job->packets.nranks), stream, *job);
+    if (error || job->packets.packed.index_codec != TAMIS_INDEX_BLOCK16)
         return error;
-    return tam_launch(unpack16, tam_blocks_for(job, pieces * job->slots.nranks), stream, *job);
+    return tam_launch(unpack16, tam_blocks_for(job, pieces * job->packets.nranks), stream, *job);
 }

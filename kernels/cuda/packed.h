@@ -20,7 +20,7 @@ typedef struct tam_cuda_rice {
 
 /** Lists whose indices do not travel as u32. */
 typedef struct tam_cuda_packed {
-    uint32_t format; /* a tamis_index_format; AUTO: u32 */
+    uint32_t index_codec; /* a tamis_index_codec; AUTO: u32 */
     uint64_t span;
     const tam_strided *parts; /* [nranks] */
     uint32_t *lists;          /* [nranks * capacity] elements */

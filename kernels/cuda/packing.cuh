@@ -5,7 +5,7 @@
 #ifndef TAM_CUDA_PACKING_CUH
 #define TAM_CUDA_PACKING_CUH
 
-#include "kernels/cuda/slots.cuh"
+#include "kernels/cuda/packets.cuh"
 
 #include "lib/base/index_code.h"
 
@@ -20,20 +20,20 @@ struct packing {
 };
 
 static __device__ __forceinline__ packing packing_of(const tam_cuda_exchange &x, uint32_t r) {
-    uint32_t part = tam_scheme_part(x.scheme, x.turn->step, r, x.slots.nranks);
+    uint32_t part = tam_scheme_part(x.scheme, x.turn->step, r, x.packets.nranks);
     packing p = {};
-    p.part = x.slots.packed.parts[part];
-    p.span = x.slots.packed.span;
-    p.list = tam_indices_of(x.slots, r);
-    p.codes = reinterpret_cast<unsigned char *>(tam_codes_of(x.slots, r));
-    p.capacity = x.slots.capacity;
-    p.room = x.slots.index_bytes;
+    p.part = x.packets.packed.parts[part];
+    p.span = x.packets.packed.span;
+    p.list = tam_indices_of(x.packets, r);
+    p.codes = reinterpret_cast<unsigned char *>(tam_codes_of(x.packets, r));
+    p.capacity = x.packets.capacity;
+    p.room = x.packets.index_bytes;
     return p;
 }
 
 /* What this rank sends. */
 static __device__ __forceinline__ packing own_packing(const tam_cuda_exchange &x) {
-    packing p = packing_of(x, x.slots.rank);
+    packing p = packing_of(x, x.packets.rank);
     p.count = x.picked->count;
     return p;
 }
@@ -41,8 +41,8 @@ static __device__ __forceinline__ packing own_packing(const tam_cuda_exchange &x
 /* What came. */
 static __device__ __forceinline__ packing packing_from(const tam_cuda_exchange &x, uint32_t r) {
     packing p = packing_of(x, r);
-    p.count = tam_count_of(x.slots, r);
-    p.bytes = tam_code_bytes_of(x.slots, r);
+    p.count = tam_count_of(x.packets, r);
+    p.bytes = tam_code_bytes_of(x.packets, r);
     return p;
 }
 
@@ -74,7 +74,7 @@ static __device__ __forceinline__ uint32_t put(const packing &p, uint64_t i, uin
 static __device__ __forceinline__ void blame(const tam_cuda_exchange &x, uint32_t r,
                                              uint32_t faults) {
     if (faults)
-        atomicOr(&x.tallies[r].faults, faults);
+        atomicOr(&x.packet_checks[r].faults, faults);
 }
 
 /* Sums over the threads before, and over the block. */

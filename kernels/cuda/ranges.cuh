@@ -6,7 +6,7 @@
 #ifndef TAM_CUDA_RANGES_CUH
 #define TAM_CUDA_RANGES_CUH
 
-#include "kernels/cuda/wire.cuh"
+#include "kernels/cuda/value_codec.cuh"
 
 #include "lib/policy/slices.h"
 
@@ -33,7 +33,7 @@ static __device__ void tam_place_ranges(const tam_cuda_exchange &x) {
 
 /* Rounded: who adds up which blocks of the union. */
 static __device__ void tam_cut_slices(const tam_cuda_exchange &x) {
-    uint32_t count = x.scratch->verdict.count, nranks = x.slots.nranks;
+    uint32_t count = x.scratch->verdict.count, nranks = x.packets.nranks;
     for (uint32_t r = threadIdx.x; r < nranks; r += TAM_BLOCK_THREADS) {
         tam_owned own[2];
         tam_slices_of(tam_blocks_of(count), 1, nranks, r, own);

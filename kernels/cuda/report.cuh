@@ -6,7 +6,7 @@
 #ifndef TAM_CUDA_REPORT_CUH
 #define TAM_CUDA_REPORT_CUH
 
-#include "kernels/cuda/slots.cuh"
+#include "kernels/cuda/packets.cuh"
 
 #include "lib/policy/rules.h"
 

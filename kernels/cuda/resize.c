@@ -10,9 +10,9 @@
 /* -- sizes ------------------------------------------------------------------------------------ */
 
 static tamis_status resize(tam_cuda_step *s, const tam_cuda_room *room) {
-    s->plan.slot_capacity = room->slot_capacity;
+    s->plan.packet_capacity = room->packet_capacity;
     s->plan.union_max = room->union_max;
-    s->plan.format.index_bytes = room->index_bytes;
+    s->plan.codecs.index_bytes = room->index_bytes;
     tam_cuda_sparse_resize(s);
     if (s->kind->resize)
         s->kind->resize(s, room);
@@ -25,48 +25,50 @@ tamis_status tam_cuda_step_resize(tam_cuda_step *s, const tam_cuda_room *room) {
 
 /* -- do all ranks change them? ---------------------------------------------------------------- */
 
-static unsigned char *slot_of(const tam_cuda_step *s, uint32_t rank) {
-    const tam_cuda_slots *slots = &s->exchange.slots;
-    return slots->memory + rank * slots->bytes;
+static unsigned char *packet_of(const tam_cuda_step *s, uint32_t rank) {
+    const tam_cuda_packets *packets = &s->exchange.packets;
+    return packets->memory + rank * packets->bytes;
 }
 
-static uint32_t check_of(const tam_head *head, const tam_head_due *due) {
-    return tam_head_check_of(due, tam_sum_head(head, sizeof *head));
+static uint32_t check_of(const tam_header *header, const tam_header_due *due) {
+    return tam_header_check_of(due, tam_sum_header(header, sizeof *header));
 }
 
-static tamis_status put_head(const tam_cuda_step *s, cudaStream_t caller, const tam_head *head) {
+static tamis_status put_header(const tam_cuda_step *s, cudaStream_t caller,
+                               const tam_header *header) {
     const tam_cuda_round *r = s->round;
     TAM_TRY(tam_cuda_follow(r->lane.stream, caller, r->given));
-    return tam_cuda_lane_write(&r->lane, head, sizeof *head, slot_of(s, s->exchange.slots.rank));
+    return tam_cuda_lane_write(&r->lane, header, sizeof *header,
+                               packet_of(s, s->exchange.packets.rank));
 }
 
-tamis_status tam_cuda_step_tell(tam_cuda_step *s, void *caller, const tam_head_due *due) {
-    tam_head head = {0};
-    tam_head_due own = *due;
-    own.rank = s->exchange.slots.rank;
-    tam_head_address(&head, &own);
-    head.check = check_of(&head, &own);
-    TAM_CUDA_ON(s->device->device, put_head(s, (cudaStream_t)caller, &head));
+tamis_status tam_cuda_step_tell(tam_cuda_step *s, void *caller, const tam_header_due *due) {
+    tam_header header = {0};
+    tam_header_due own = *due;
+    own.rank = s->exchange.packets.rank;
+    tam_header_address(&header, &own);
+    header.check = check_of(&header, &own);
+    TAM_CUDA_ON(s->device->device, put_header(s, (cudaStream_t)caller, &header));
 }
 
-static tamis_status compare(const tam_cuda_step *s, const tam_head_due *due) {
-    const tam_cuda_slots *slots = &s->exchange.slots;
-    for (uint32_t r = 0; r < slots->nranks; r++) {
-        tam_head head;
-        tam_head_due theirs = *due;
+static tamis_status compare(const tam_cuda_step *s, const tam_header_due *due) {
+    const tam_cuda_packets *packets = &s->exchange.packets;
+    for (uint32_t r = 0; r < packets->nranks; r++) {
+        tam_header header;
+        tam_header_due theirs = *due;
         theirs.rank = r;
-        TAM_TRY(tam_cuda_lane_read(&s->round->lane, slot_of(s, r), sizeof head, &head));
-        tam_refusal why = tam_head_check(&head, &theirs);
-        if (why == TAM_REFUSED_NOTHING && head.check != check_of(&head, &theirs))
+        TAM_TRY(tam_cuda_lane_read(&s->round->lane, packet_of(s, r), sizeof header, &header));
+        tam_refusal why = tam_header_check(&header, &theirs);
+        if (why == TAM_REFUSED_NOTHING && header.check != check_of(&header, &theirs))
             why = TAM_REFUSED_CHECKSUM;
         if (why != TAM_REFUSED_NOTHING)
-            return tam_fail(TAMIS_E_PROTOCOL, "step %llu: the slot of rank %u was refused: %s",
-                            (unsigned long long)due->step, slots->first + r * slots->stride,
+            return tam_fail(TAMIS_E_PROTOCOL, "step %llu: the packet of rank %u was refused: %s",
+                            (unsigned long long)due->step, packets->first + r * packets->stride,
                             tam_refusal_words(why));
     }
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_step_hear(tam_cuda_step *s, const tam_head_due *due) {
+tamis_status tam_cuda_step_hear(tam_cuda_step *s, const tam_header_due *due) {
     TAM_CUDA_ON(s->device->device, compare(s, due));
 }

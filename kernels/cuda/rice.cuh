@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The index codec rice (collectives/exchange/codec_rice.c) by many blocks: a list is packed in
+ * The index codec rice (collectives/exchange/index_rice.c) by many blocks: a list is packed in
  * pieces of TAM_PIECE entries and unpacked in pieces of 8,192 bits, a word for each thread.
  *
  *     pack      zeros      of every piece: the zeros of its gaps; the last block adds them up
@@ -138,7 +138,7 @@ struct rice_piece {
 
 static __device__ __forceinline__ tam_cuda_rice *pieces_from(const tam_cuda_exchange &x,
                                                              uint32_t r) {
-    return x.slots.packed.pieces + (uint64_t)r * tam_rice_pieces(x.slots.index_bytes);
+    return x.packets.packed.pieces + (uint64_t)r * tam_rice_pieces(x.packets.index_bytes);
 }
 
 static __device__ __forceinline__ rice_piece piece_from(const tam_cuda_exchange &x, uint32_t r,
@@ -147,8 +147,8 @@ static __device__ __forceinline__ rice_piece piece_from(const tam_cuda_exchange 
     const packing p = packing_from(x, r);
     mine.p = p;
     mine.piece = pieces_from(x, r) + piece;
-    mine.skip = x.slots.packed.skips + threadIdx.x +
-                (uint64_t)(mine.piece - x.slots.packed.pieces) * TAM_BLOCK_THREADS;
+    mine.skip = x.packets.packed.skips + threadIdx.x +
+                (uint64_t)(mine.piece - x.packets.packed.pieces) * TAM_BLOCK_THREADS;
     mine.low = tam_rice_low(p.span, p.count < p.span ? p.count : (uint32_t)p.span);
     mine.w = piece * TAM_BLOCK_THREADS + threadIdx.x;
     mine.word = word_of(p, mine.w);

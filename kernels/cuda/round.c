@@ -137,8 +137,8 @@ tamis_status tam_cuda_follow(cudaStream_t behind, cudaStream_t stream, cudaEvent
 }
 
 tamis_status tam_cuda_round_gather(tam_cuda_round *r) {
-    if (r->wire)
-        TAM_TRY(tam_cuda_follow(r->lane.stream, r->wire, r->handed));
+    if (r->coll)
+        TAM_TRY(tam_cuda_follow(r->lane.stream, r->coll, r->handed));
     if (r->travel == r->lane.stream)
         return TAMIS_OK;
     return tam_cuda_follow(r->lane.stream, r->travel, r->sealed);
@@ -167,7 +167,7 @@ void tam_cuda_round_close(tam_cuda_round *r) {
     tam_cuda_event_close(r->ready);
     tam_cuda_event_close(r->sealed);
     tam_cuda_event_close(r->given);
-    tam_cuda_stream_close(r->wire);
+    tam_cuda_stream_close(r->coll);
     if (r->travel != r->lane.stream)
         tam_cuda_stream_close(r->travel);
     tam_cuda_lane_close(&r->lane);

@@ -2,7 +2,7 @@
  *
  * Values that are rounded on their way to the ranks that add them up, and sums on their way back.
  * What is rounded how, and who keeps which error, is that of the host
- * (collectives/exchange/wire_sum.h), so the bits are the same.
+ * (collectives/exchange/value_sum.h), so the bits are the same.
  *
  *     give    the values of the union, encoded, for the owners of their blocks; errors
  *     add     decode those of all ranks, add them up, encode the sums; their errors
@@ -15,7 +15,7 @@
  * received are cleared before: what a collective that was given up did not bring is refused.
  */
 #include "kernels/cuda/shares.cuh"
-#include "kernels/cuda/wire.cuh"
+#include "kernels/cuda/value_codec.cuh"
 
 #include "lib/base/tree.h"
 
@@ -34,9 +34,9 @@ static __device__ __forceinline__ part part_of(const tam_cuda_exchange &x, uint3
     part p = {};
     if (at >= slice.count[second])
         return p;
-    p.first = (slice.begin[second] + at) * TAM_WIRE_BLOCK;
+    p.first = (slice.begin[second] + at) * TAM_VALUE_BLOCK;
     p.count = x.scratch->verdict.count - p.first;
-    p.count = p.count < TAM_WIRE_BLOCK ? p.count : TAM_WIRE_BLOCK;
+    p.count = p.count < TAM_VALUE_BLOCK ? p.count : TAM_VALUE_BLOCK;
     return p;
 }
 
@@ -47,9 +47,9 @@ static __device__ __forceinline__ uint32_t *check_in(unsigned char *share, size_
 /* Add a block of a share to its check. All threads call it, when the block is written. */
 static __device__ __forceinline__ void add_check(const tam_cuda_exchange &x, uint32_t which,
                                                  uint32_t r, uint32_t place,
-                                                 const tam_cuda_wire &wire, uint32_t count,
+                                                 const tam_cuda_value_codec &codec, uint32_t count,
                                                  const unsigned char *block) {
-    uint32_t bytes = tam_wire_list_bytes(wire, count), words = tam_wire_stride(wire) / 4;
+    uint32_t bytes = tam_value_encoded_bytes(codec, count), words = tam_value_stride(codec) / 4;
     uint64_t sum = 0;
     for (uint32_t i = threadIdx.x; i < (bytes + 3) / 4; i += TAM_BLOCK_THREADS)
         sum +=
@@ -67,21 +67,21 @@ static __device__ __forceinline__ void give_block(const tam_cuda_exchange &x, ui
     part p = part_of(x, owner, place);
     if (p.count == 0) /* all threads alike */
         return;
-    unsigned char *block = q.sent + owner * q.share_bytes + (size_t)place * tam_wire_stride(q.up);
+    unsigned char *block = q.sent + owner * q.share_bytes + (size_t)place * tam_value_stride(q.up);
     uint32_t i = p.first + threadIdx.x;
     bool inside = threadIdx.x < p.count;
     float value = inside ? x.values[i] : 0.0f;
-    float error = tam_wire_error(value, tam_wire_round(q.up, value, p.count, block));
+    float error = tam_value_error(value, tam_value_encode_block(q.up, value, p.count, block));
     if (inside)
         x.errors[i] = error;
     __syncthreads(); /* the block is written */
     add_check(x, TAM_SENT, owner, place, q.up, p.count, block);
 }
 
-/* A rank that refuses the slots gives wrong checks. */
+/* A rank that refuses the packets gives wrong checks. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) give(const tam_cuda_exchange x) {
     const tam_cuda_rounded &q = x.rounded;
-    uint32_t nranks = x.slots.nranks, refuses = x.scratch->verdict.status != TAMIS_OK;
+    uint32_t nranks = x.packets.nranks, refuses = x.scratch->verdict.status != TAMIS_OK;
     uint32_t tasks = refuses ? 0 : nranks * q.blocks;
     for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x)
         give_block(x, task / q.blocks, task % q.blocks);
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) give(const tam_cuda_
         return;
     for (uint32_t r = threadIdx.x; r < nranks; r += TAM_BLOCK_THREADS) {
         *check_in(q.sent + r * q.share_bytes, q.share_bytes) =
-            tam_share_check(x, x.slots.rank, x.checks[TAM_SENT][r]) ^ refuses;
+            tam_share_check(x, x.packets.rank, x.checks[TAM_SENT][r]) ^ refuses;
         *check_in(q.came + r * q.share_bytes, q.share_bytes) = 0;
     }
 }
@@ -100,35 +100,36 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) give(const tam_cuda_
 static __device__ __forceinline__ float add_up(const tam_cuda_exchange &x, const part &p,
                                                uint32_t place) {
     const tam_cuda_rounded &q = x.rounded;
-    uint32_t nranks = x.slots.nranks, own = tam_tree_own(nranks);
+    uint32_t nranks = x.packets.nranks, own = tam_tree_own(nranks);
     tam_tree_sum sum;
     sum.count = sum.place = 0;
     for (uint32_t r = 0; r < nranks; r++) {
         const unsigned char *block =
-            q.came + r * q.share_bytes + (size_t)place * tam_wire_stride(q.up);
+            q.came + r * q.share_bytes + (size_t)place * tam_value_stride(q.up);
         add_check(x, TAM_CAME, r, place, q.up, p.count, block);
-        if (!tam_wire_valid(q.up, block) && threadIdx.x == 0)
+        if (!tam_value_valid(q.up, block) && threadIdx.x == 0)
             atomicOr(&x.scratch->damaged, 1u);
         if (threadIdx.x < p.count)
-            tam_tree_add(&sum, tam_tree_place(r, own), tam_wire_value(q.up, block, threadIdx.x));
+            tam_tree_add(&sum, tam_tree_place(r, own),
+                         tam_value_in_block(q.up, block, threadIdx.x));
     }
     return tam_tree_end(&sum);
 }
 
 static __device__ __forceinline__ void add_block(const tam_cuda_exchange &x, uint32_t place) {
     const tam_cuda_rounded &q = x.rounded;
-    part p = part_of(x, x.slots.rank, place);
+    part p = part_of(x, x.packets.rank, place);
     if (p.count == 0)
         return;
     unsigned char *block =
-        q.sent + x.slots.rank * q.sum_bytes + (size_t)place * tam_wire_stride(q.down);
+        q.sent + x.packets.rank * q.sum_bytes + (size_t)place * tam_value_stride(q.down);
     uint32_t i = p.first + threadIdx.x;
     float sum = add_up(x, p, place);
-    float error = tam_wire_error(sum, tam_wire_round(q.down, sum, p.count, block));
+    float error = tam_value_error(sum, tam_value_encode_block(q.down, sum, p.count, block));
     if (threadIdx.x < p.count)
-        x.errors[i] = tam_wire_add_errors(x.errors[i], error);
+        x.errors[i] = tam_value_add_errors(x.errors[i], error);
     __syncthreads();
-    add_check(x, TAM_SUMS, x.slots.rank, place, q.down, p.count, block);
+    add_check(x, TAM_SUMS, x.packets.rank, place, q.down, p.count, block);
 }
 
 /* The shares that came are those that were given, or this rank's sums get a wrong check. Two blocks
@@ -141,7 +142,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
         add_block(x, place);
     if (!tam_last_block(&x.scratch->added))
         return;
-    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+    for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS) {
         if (tam_share_check(x, r, x.checks[TAM_CAME][r]) !=
             *check_in(q.came + r * q.share_bytes, q.share_bytes))
             atomicOr(&x.scratch->damaged, 1u);
@@ -149,8 +150,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
     }
     __syncthreads();
     if (threadIdx.x == 0)
-        *check_in(q.sent + x.slots.rank * q.sum_bytes, q.sum_bytes) =
-            tam_share_check(x, x.slots.rank, x.checks[TAM_SUMS][x.slots.rank]) ^
+        *check_in(q.sent + x.packets.rank * q.sum_bytes, q.sum_bytes) =
+            tam_share_check(x, x.packets.rank, x.checks[TAM_SUMS][x.packets.rank]) ^
             (refuses | x.scratch->damaged);
 }
 
@@ -163,12 +164,12 @@ static __device__ __forceinline__ void take_block(const tam_cuda_exchange &x, ui
     if (p.count == 0)
         return;
     const unsigned char *block =
-        q.sent + owner * q.sum_bytes + (size_t)place * tam_wire_stride(q.down);
-    if (!tam_wire_valid(q.down, block) && threadIdx.x == 0)
+        q.sent + owner * q.sum_bytes + (size_t)place * tam_value_stride(q.down);
+    if (!tam_value_valid(q.down, block) && threadIdx.x == 0)
         atomicOr(&x.scratch->absent, 1u);
     if (threadIdx.x < p.count)
-        x.values[p.first + threadIdx.x] = tam_wire_value(q.down, block, threadIdx.x);
-    if (owner != x.slots.rank)
+        x.values[p.first + threadIdx.x] = tam_value_in_block(q.down, block, threadIdx.x);
+    if (owner != x.packets.rank)
         add_check(x, TAM_SUMS, owner, place, q.down, p.count, block);
 }
 
@@ -176,12 +177,12 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) take(const tam_cuda_
     const tam_cuda_rounded &q = x.rounded;
     if (x.scratch->verdict.status != TAMIS_OK)
         return;
-    uint32_t tasks = x.slots.nranks * q.blocks;
+    uint32_t tasks = x.packets.nranks * q.blocks;
     for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x)
         take_block(x, task / q.blocks, task % q.blocks);
     if (!tam_last_block(&x.scratch->taken))
         return;
-    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+    for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS) {
         if (tam_share_check(x, r, x.checks[TAM_SUMS][r]) !=
             *check_in(q.sent + r * q.sum_bytes, q.sum_bytes))
             atomicOr(&x.scratch->absent, 1u);
@@ -191,7 +192,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) take(const tam_cuda_
 /* -- launch ----------------------------------------------------------------------------------- */
 
 extern "C" int tam_launch_give(const tam_cuda_exchange *job, void *stream) {
-    uint64_t tasks = (uint64_t)job->slots.nranks * job->rounded.blocks;
+    uint64_t tasks = (uint64_t)job->packets.nranks * job->rounded.blocks;
     return tam_launch(give, tam_blocks_for(job, tasks), stream, *job);
 }
 
@@ -200,6 +201,6 @@ extern "C" int tam_launch_add_rounded(const tam_cuda_exchange *job, void *stream
 }
 
 extern "C" int tam_launch_take(const tam_cuda_exchange *job, void *stream) {
-    uint64_t tasks = (uint64_t)job->slots.nranks * job->rounded.blocks;
+    uint64_t tasks = (uint64_t)job->packets.nranks * job->rounded.blocks;
     return tam_launch(take, tam_blocks_for(job, tasks), stream, *job);
 }

@@ -4,7 +4,8 @@
  * by one. There is no cut, and the union is one of rows.
  *
  *     touch    a bit for each row of the residual that is not 0, and their number in each range
- *     list     of these at most as many as the slot holds, the first ones from a row on that moves
+ *     list     of these at most as many as the packet holds, the first ones from a row on that
+ *     moves
  *              in every step, in a circle
  *     ...      seal, all-gather, check, count and unite, as of entries
  *     expand   all elements of the union, and this rank's values there
@@ -92,7 +93,7 @@ static __device__ uint32_t touched_before(const tam_cuda_exchange &x, uint32_t r
 }
 
 static __device__ circle circle_of(const tam_cuda_exchange &x) {
-    circle c = {x.ranges.offsets[x.ranges.count], 0, x.slots.capacity};
+    circle c = {x.ranges.offsets[x.ranges.count], 0, x.packets.capacity};
     c.first = touched_before(x, tam_rule_first_row(x.turn->step, c.room, x.rows.count));
     return c;
 }

@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: MIT
  *
- * The head of the own slot: the length of its list, tallies, means of groups, and the check of it
- * all. Written by the last block of the launch that completes the rest.
+ * The header of the own packet: the length of its list, counters, means of groups, and the check of
+ * it all. Written by the last block of the launch that completes the rest.
  */
 #ifndef TAM_CUDA_SEAL_CUH
 #define TAM_CUDA_SEAL_CUH
 
-#include "kernels/cuda/slots.cuh"
+#include "kernels/cuda/packets.cuh"
 
-static __device__ __forceinline__ void fill_tallies(const tam_cuda_exchange &x, float *tallies) {
+static __device__ __forceinline__ void fill_counters(const tam_cuda_exchange &x, float *counters) {
     const tam_cuda_picked *picked = x.picked;
     bool known = x.turn->listed && x.found->complete;
-    tam_tally_count(tallies, TAM_TALLY_DEFERRED, picked->deferred);
-    tam_tally_count(tallies, TAM_TALLY_CANDIDATES, known ? (uint32_t)x.found->total : 0);
-    tam_tally_count(tallies, TAM_TALLY_NONFINITE,
+    tam_counter_set(counters, TAM_COUNTER_DEFERRED, picked->deferred);
+    tam_counter_set(counters, TAM_COUNTER_CANDIDATES, known ? (uint32_t)x.found->total : 0);
+    tam_counter_set(counters, TAM_COUNTER_NONFINITE,
                     tam_at_most_32_bits(x.found->nonfinite + x.ledger->early.nonfinite));
-    tallies[TAM_TALLY_UNKNOWN] = known ? 0.0f : 1.0f;
-    tallies[TAM_TALLY_RESCANS] = picked->rescanned ? 1.0f : 0.0f;
+    counters[TAM_COUNTER_UNKNOWN] = known ? 0.0f : 1.0f;
+    counters[TAM_COUNTER_RESCANS] = picked->rescanned ? 1.0f : 0.0f;
 }
 
-static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, tam_head *h) {
+static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, tam_header *h) {
     const tam_cuda_picked *picked = x.picked;
-    const tam_head_due due = tam_due_of(x, x.slots.rank);
+    const tam_header_due due = tam_due_of(x, x.packets.rank);
     bool key = picked->count > 0 && picked->key > 0 && picked->key < TAM_INFINITE_BITS;
     bool bad = x.found->nonfinite + x.ledger->early.nonfinite > 0;
-    tam_head own = {};
+    tam_header own = {};
     own.count = picked->count;
-    own.index_bytes =
-        tam_is_packed(x.slots) ? x.scratch->code_bytes : picked->count * (uint32_t)sizeof(uint32_t);
+    own.index_bytes = tam_is_packed(x.packets) ? x.scratch->code_bytes
+                                               : picked->count * (uint32_t)sizeof(uint32_t);
     own.key = __uint_as_float(picked->key);
-    tam_head_flag(&own, (key ? TAM_HEAD_HAS_KEY : 0u) | (bad ? TAM_HEAD_NONFINITE : 0u));
-    tam_head_address(&own, &due);
+    tam_header_flag(&own, (key ? TAM_HEADER_HAS_KEY : 0u) | (bad ? TAM_HEADER_NONFINITE : 0u));
+    tam_header_address(&own, &due);
     *h = own;
 }
 
@@ -50,24 +50,24 @@ static __device__ __forceinline__ void open_verdict(const tam_cuda_exchange &x, 
     }
 }
 
-/** All threads of that block call this. @param squares  of the values that the slot gives */
-static __device__ void tam_seal_slot(const tam_cuda_exchange &x, double squares) {
-    tam_forget_slots(x);
-    tam_head *h = tam_header_of(x.slots, x.slots.rank);
-    float *tallies = tam_tallies_of(x.slots, x.slots.rank);
-    for (uint32_t g = threadIdx.x; g < x.slots.nstats; g += TAM_BLOCK_THREADS)
-        tallies[TAM_TALLIES + g] = tam_tally_share(x.group_sums[g], x.slots.nranks);
+/** All threads of that block call this. @param squares  of the values that the packet gives */
+static __device__ void tam_seal_packet(const tam_cuda_exchange &x, double squares) {
+    tam_forget_packets(x);
+    tam_header *h = tam_header_of(x.packets, x.packets.rank);
+    float *counters = tam_counters_of(x.packets, x.packets.rank);
+    for (uint32_t g = threadIdx.x; g < x.packets.nstats; g += TAM_BLOCK_THREADS)
+        counters[TAM_COUNTERS + g] = tam_counter_share(x.group_sums[g], x.packets.nranks);
     if (threadIdx.x == 0) {
         fill_header(x, h);
-        fill_tallies(x, tallies);
+        fill_counters(x, counters);
         open_verdict(x, squares);
     }
     __syncthreads();
-    uint64_t head = tam_block_sum(tam_share_of_head(x.slots, x.slots.rank));
+    uint64_t header = tam_block_sum(tam_share_of_header(x.packets, x.packets.rank));
     if (threadIdx.x == 0) {
-        const tam_head_due due = tam_due_of(x, x.slots.rank);
-        uint64_t list = tam_is_packed(x.slots) ? 0 : x.picked->checksum;
-        h->check = tam_head_check_of(&due, head + list + x.scratch->sent);
+        const tam_header_due due = tam_due_of(x, x.packets.rank);
+        uint64_t list = tam_is_packed(x.packets) ? 0 : x.picked->checksum;
+        h->check = tam_header_check_of(&due, header + list + x.scratch->sent);
         if (x.scratch->damaged)
             h->turn = 0; /* not sealed: the other ranks refuse it */
     }

@@ -2,7 +2,7 @@
  *
  * From the sums to the result: the verdict on all buckets, then gradient and residual.
  */
-#include "kernels/cuda/slots.cuh"
+#include "kernels/cuda/packets.cuh"
 
 #include "kernels/cuda/gradient.cuh"
 #include "kernels/cuda/shares.cuh"
@@ -15,7 +15,7 @@ struct council {
     unsigned long long picked, deferred, candidates, nonfinite, bad;
     uint32_t rescans, picked_max;
     uint32_t rowed;         /* entries of the result in segments with rows */
-    uint32_t refused;       /* the first bucket whose slots or sums are refused, or nbuckets */
+    uint32_t refused;       /* the first bucket whose packets or sums are refused, or nbuckets */
     uint32_t met_nonfinite; /* the first rank whose gradient was not finite, or UINT32_MAX */
     uint32_t counts[TAM_BUCKETS_MAX];
     double squares[TAM_BUCKETS_MAX], own[TAM_BUCKETS_MAX], sums[TAM_BUCKETS_MAX];
@@ -42,21 +42,21 @@ static __device__ void add_verdict(const tam_cuda_exchange &x, uint32_t b, counc
     all->sums[b] = v->all_sum;
 }
 
-/* Ranks that the slots tell of. Those of a node's results hold what each rank of their column
+/* Ranks that the packets tell of. Those of a node's results hold what each rank of their column
  * picked. */
-static __device__ uint32_t ranks_of(const tam_cuda_slots &s) {
+static __device__ uint32_t ranks_of(const tam_cuda_packets &s) {
     return s.nwords > 0 ? (s.nwords - 1) * s.nranks : s.nranks;
 }
 
-static __device__ uint32_t picks_of(const tam_cuda_slots &s, uint32_t rank) {
+static __device__ uint32_t picks_of(const tam_cuda_packets &s, uint32_t rank) {
     return s.nwords > 0 ? tam_words_of(s, rank % s.nranks)[rank / s.nranks] : tam_count_of(s, rank);
 }
 
-/* Entries that a rank picked in all buckets. Arbitrary if its slots are refused. */
+/* Entries that a rank picked in all buckets. Arbitrary if its packets are refused. */
 static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t rank) {
     uint32_t count = 0;
     for (uint32_t b = 0; b < x.nbuckets; b++)
-        count += tam_scheme_rowed(x.all[b].scheme) ? 0 : picks_of(x.all[b].slots, rank);
+        count += tam_scheme_rowed(x.all[b].scheme) ? 0 : picks_of(x.all[b].packets, rank);
     return count;
 }
 
@@ -131,7 +131,7 @@ static __device__ void decide(const tam_cuda_exchange &x) {
     __syncthreads();
     if (b < x.nbuckets)
         add_verdict(x, b, &all);
-    for (uint32_t r = threadIdx.x; r < ranks_of(x.slots); r += TAM_BLOCK_THREADS)
+    for (uint32_t r = threadIdx.x; r < ranks_of(x.packets); r += TAM_BLOCK_THREADS)
         atomicMax(&all.picked_max, count_of(x, r));
     __syncthreads();
     if (b == 0)
@@ -186,7 +186,7 @@ static __device__ uint64_t survey_piece(const tam_cuda_exchange &x, uint32_t pie
 
 /* The last block: whether all sums are what their owners gave. */
 static __device__ void check_sums(const tam_cuda_exchange &x) {
-    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+    for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS) {
         if (tam_share_check(x, r, x.checks[TAM_SUMS][r]) != *tam_check_in(x, x.values, r))
             atomicOr(&x.scratch->absent, 1u);
     }
@@ -197,8 +197,8 @@ static __device__ void check_sums(const tam_cuda_exchange &x) {
 static __device__ void add_squares(const tam_cuda_exchange &x, uint32_t pieces,
                                    tam_cuda_verdict *verdict) {
     double own = 0.0;
-    for (uint32_t g = threadIdx.x; g < x.slots.nstats; g += TAM_BLOCK_THREADS)
-        own += tam_mean_of(x.slots, g);
+    for (uint32_t g = threadIdx.x; g < x.packets.nstats; g += TAM_BLOCK_THREADS)
+        own += tam_mean_of(x.packets, g);
     own = tam_block_fold(own);
     double all = tam_block_fold_list(x.value_sums, pieces);
     if (threadIdx.x > 0)
@@ -231,7 +231,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     if (threadIdx.x == 0 && x.scratch->absent) {
         verdict->status = TAMIS_E_PROTOCOL;
         verdict->refused = TAM_REFUSED_ABSENT;
-        verdict->rank = tam_rank_of(x.slots, x.slots.rank);
+        verdict->rank = tam_rank_of(x.packets, x.packets.rank);
     }
     __syncthreads();
     if (x.decides)
@@ -253,9 +253,9 @@ static __device__ __forceinline__ void leave(const tam_cuda_exchange &x, uint32_
  * pairs if it is in the own list. */
 static __device__ void leave_given(const tam_cuda_exchange &x, uint32_t i, uint32_t index,
                                    bool finite) {
-    const uint32_t *list = tam_indices_of(x.slots, x.slots.rank);
+    const uint32_t *list = tam_indices_of(x.packets, x.packets.rank);
     uint32_t at = i, count = x.picked->count;
-    if (x.slots.with_values) {
+    if (x.packets.with_values) {
         at = tam_entries_before(list, count, index);
         if (at == count || list[at] != index)
             return;

@@ -8,14 +8,14 @@
  *     | 0 1 2 3 . . . C | 4 5 6 - . . . C |
  *
  * Sums lie in the same places. A share may come damaged, or not at all: its owner then gives sums
- * whose check is wrong, so that all ranks refuse the step, as a rank that refuses the slots gives
+ * whose check is wrong, so that all ranks refuse the step, as a rank that refuses the packets gives
  * shares with wrong checks. A step may run again after a state was loaded, so the checks of what is
  * to be received are cleared before.
  */
 #ifndef TAM_CUDA_SHARES_CUH
 #define TAM_CUDA_SHARES_CUH
 
-#include "kernels/cuda/slots.cuh"
+#include "kernels/cuda/packets.cuh"
 
 enum { TAM_SENT, TAM_CAME, TAM_SUMS }; /* tam_cuda_exchange.checks; sent: shares, then own sums */
 
@@ -33,8 +33,8 @@ static __device__ __forceinline__ uint64_t tam_place_of_value(const tam_cuda_exc
 /** The check of what rank r gives. */
 static __device__ __forceinline__ uint32_t tam_share_check(const tam_cuda_exchange &x, uint32_t r,
                                                            uint64_t sum) {
-    const tam_head_due due = {tam_config_of(x), x.turn->step, x.ledger->last_result, r, 0};
-    return tam_head_check_of(&due, sum);
+    const tam_header_due due = {tam_config_of(x), x.turn->step, x.ledger->last_result, r, 0};
+    return tam_header_check_of(&due, sum);
 }
 
 static __device__ __forceinline__ uint32_t *tam_check_in(const tam_cuda_exchange &x, float *shares,
@@ -111,9 +111,9 @@ static __device__ __forceinline__ void tam_walk_shares(const tam_cuda_exchange &
 static __device__ __forceinline__ void tam_close_shares(const tam_cuda_exchange &x, bool refuses) {
     if (!x.checked)
         return;
-    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+    for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS) {
         *tam_check_in(x, x.values, r) =
-            tam_share_check(x, x.slots.rank, x.checks[TAM_SENT][r]) ^ (uint32_t)refuses;
+            tam_share_check(x, x.packets.rank, x.checks[TAM_SENT][r]) ^ (uint32_t)refuses;
         *tam_check_in(x, x.shares, r) = 0;
         x.checks[TAM_SENT][r] = 0;
     }

@@ -44,14 +44,14 @@ tamis_status tam_cuda_sparse_save(tam_cuda_step *s, const tam_cuda_past *past) {
 
 /* Where the cut writes the own list. */
 static uint32_t *own_list(const tam_cuda_step *s) {
-    const tam_cuda_slots *slots = &s->exchange.slots;
-    unsigned char *own = slots->memory + slots->rank * slots->bytes;
+    const tam_cuda_packets *packets = &s->exchange.packets;
+    unsigned char *own = packets->memory + packets->rank * packets->bytes;
     if (tam_cuda_is_packed(&s->plan))
-        return slots->packed.lists + (size_t)slots->rank * slots->capacity;
-    return (uint32_t *)(void *)(own + tam_head_bytes(TAM_TALLIES + slots->nstats));
+        return packets->packed.lists + (size_t)packets->rank * packets->capacity;
+    return (uint32_t *)(void *)(own + tam_header_bytes(TAM_COUNTERS + packets->nstats));
 }
 
-/* The indices, and the slot: the last to write to it seals it. */
+/* The indices, and the packet: the last to write to it seals it. */
 static tamis_status seal(tam_cuda_step *s, const tam_cuda_cut *cut) {
     void *stream = s->round->lane.stream;
     if (!tam_cuda_is_packed(&s->plan) && !s->plan.with_values) {
@@ -153,20 +153,20 @@ tamis_status tam_cuda_sparse_finish(tam_cuda_step *first, uint32_t by) {
 /* -- open ------------------------------------------------------------------------------------- */
 
 static tamis_status check(const tam_cuda_plan *plan) {
-    uint64_t n = plan->grid->n, sent = (uint64_t)plan->slot_capacity * plan->nranks;
+    uint64_t n = plan->grid->n, sent = (uint64_t)plan->packet_capacity * plan->nranks;
     sent *= tam_cuda_is_rowed(plan) ? plan->row_length : 1;
-    if (plan->slot_capacity == 0 || plan->rank >= plan->nranks)
-        return tam_fail(TAMIS_E_ARGUMENT, "rank %u of %u cannot send slots of %u indices",
-                        plan->rank, plan->nranks, plan->slot_capacity);
+    if (plan->packet_capacity == 0 || plan->rank >= plan->nranks)
+        return tam_fail(TAMIS_E_ARGUMENT, "rank %u of %u cannot send packets of %u indices",
+                        plan->rank, plan->nranks, plan->packet_capacity);
     if (tam_cuda_index_room(plan) > UINT32_MAX ||
-        plan->slot_capacity > UINT32_MAX / sizeof(uint32_t))
+        plan->packet_capacity > UINT32_MAX / sizeof(uint32_t))
         return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "the lists of a slot with room for %u entries would exceed 4 GiB; lower "
+                        "the lists of a packet with room for %u entries would exceed 4 GiB; lower "
                         "the density or use smaller buckets",
-                        plan->slot_capacity);
+                        plan->packet_capacity);
     if (plan->union_max < (sent < n ? sent : n))
-        return tam_fail(TAMIS_E_ARGUMENT, "a union of %u entries cannot hold %u slots of %u",
-                        plan->union_max, plan->nranks, plan->slot_capacity);
+        return tam_fail(TAMIS_E_ARGUMENT, "a union of %u entries cannot hold %u packets of %u",
+                        plan->union_max, plan->nranks, plan->packet_capacity);
     return TAMIS_OK;
 }
 

@@ -1,62 +1,66 @@
 /* SPDX-License-Identifier: MIT
  *
- * The memory of a sparse step: slots, shares, union and control, and the tables that never change.
+ * The memory of a sparse step: packets, shares, union and control, and the tables that never
+ * change.
  */
 #include "kernels/cuda/step.h"
 
 #include "lib/base/base.h"
 #include "lib/base/index_code.h"
-#include "lib/base/wire_type.h"
+#include "lib/base/value_codec.h"
 #include "lib/policy/slices.h"
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Bytes for the indices of a slot. */
+/* Bytes for the indices of a packet. */
 uint64_t tam_cuda_index_room(const tam_cuda_plan *plan) {
-    return tam_cuda_is_packed(plan) ? plan->format.index_bytes
-                                    : sizeof(uint32_t) * (uint64_t)plan->slot_capacity;
+    return tam_cuda_is_packed(plan) ? plan->codecs.index_bytes
+                                    : sizeof(uint32_t) * (uint64_t)plan->packet_capacity;
 }
 
-static tam_cuda_wire wire_of(tam_cuda_wire wire) {
-    return wire.bits > 0 ? wire : (tam_cuda_wire){.type = TAMIS_WIRE_FLOAT32, .bits = 32};
+static tam_cuda_value_codec value_codec_of(tam_cuda_value_codec codec) {
+    return codec.bits > 0 ? codec : (tam_cuda_value_codec){.type = TAMIS_VALUE_FLOAT32, .bits = 32};
 }
 
-static size_t bytes_of(tam_cuda_wire wire, size_t count) {
-    return tam_wire_bytes_of(wire.bits, wire.scale_bytes, count);
+static size_t bytes_of(tam_cuda_value_codec codec, size_t count) {
+    return tam_value_bytes_of(codec.bits, codec.scale_bytes, count);
 }
 
-/* What rounds: of values that are summed, or of those in the slots. */
-static bool rounds(const tam_cuda_plan *plan) {
-    bool up = wire_of(plan->format.up).bits < 32, down = wire_of(plan->format.down).bits < 32;
+/* Whether the values that are summed, or those in the packets, are quantized. */
+static bool quantizes(const tam_cuda_plan *plan) {
+    bool up = value_codec_of(plan->codecs.up).bits < 32,
+         down = value_codec_of(plan->codecs.down).bits < 32;
     return up || (down && !plan->with_values);
 }
 
-static void size_slots(const tam_cuda_plan *plan, tam_cuda_slots *slots) {
-    size_t values = plan->with_values ? bytes_of(slots->wire, plan->slot_capacity) : 0;
-    slots->capacity = plan->slot_capacity;
-    slots->index_bytes = (uint32_t)tam_cuda_index_room(plan);
-    slots->bytes = tam_cuda_round_up(
-        tam_head_bytes(TAM_TALLIES + plan->nstats) + slots->index_bytes + values, TAM_CUDA_PART);
+static void size_packets(const tam_cuda_plan *plan, tam_cuda_packets *packets) {
+    size_t values = plan->with_values ? bytes_of(packets->value_codec, plan->packet_capacity) : 0;
+    packets->capacity = plan->packet_capacity;
+    packets->index_bytes = (uint32_t)tam_cuda_index_room(plan);
+    packets->bytes = tam_cuda_round_up(tam_header_bytes(TAM_COUNTERS + plan->nstats) +
+                                           packets->index_bytes + values,
+                                       TAM_CUDA_PART);
 }
 
-static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
-    return (tam_cuda_slots){
+static tam_cuda_packets describe_packets(const tam_cuda_plan *plan) {
+    return (tam_cuda_packets){
         .rank = plan->rank,
         .nranks = plan->nranks,
         .first = plan->among.first,
         .stride = plan->among.count > 0 ? plan->among.stride : 1,
         .nstats = plan->nstats,
         .with_values = plan->with_values,
-        .wire = wire_of(plan->format.up),
-        .packed = {.format = tam_cuda_is_packed(plan) ? plan->format.index : TAMIS_INDEX_AUTO,
-                   .span = plan->format.span},
+        .value_codec = value_codec_of(plan->codecs.up),
+        .packed = {.index_codec = tam_cuda_is_packed(plan) ? plan->codecs.index : TAMIS_INDEX_AUTO,
+                   .span = plan->codecs.span},
     };
 }
 
 /* A share, as bytes: its blocks and, last, its check. */
-static size_t share_bytes(tam_cuda_wire wire, uint32_t blocks) {
-    return tam_cuda_round_up(
-        blocks * tam_head_round(bytes_of(wire, TAM_WIRE_BLOCK)) + sizeof(uint32_t), TAM_CUDA_PART);
+static size_t share_bytes(tam_cuda_value_codec codec, uint32_t blocks) {
+    return tam_cuda_round_up(blocks * tam_header_round(bytes_of(codec, TAM_VALUE_BLOCK)) +
+                                 sizeof(uint32_t),
+                             TAM_CUDA_PART);
 }
 
 static tam_cuda_rows describe_rows(const tam_cuda_plan *plan) {
@@ -67,8 +71,8 @@ static tam_cuda_rows describe_rows(const tam_cuda_plan *plan) {
 }
 
 static void size_rounded(const tam_cuda_plan *plan, tam_cuda_rounded *q) {
-    uint64_t blocks = ((uint64_t)plan->union_max + TAM_WIRE_BLOCK - 1) / TAM_WIRE_BLOCK;
-    if (plan->with_values || !rounds(plan))
+    uint64_t blocks = ((uint64_t)plan->union_max + TAM_VALUE_BLOCK - 1) / TAM_VALUE_BLOCK;
+    if (plan->with_values || !quantizes(plan))
         return;
     q->blocks = (uint32_t)tam_slices_most(blocks, plan->nranks);
     q->share_bytes = share_bytes(q->up, q->blocks);
@@ -79,7 +83,7 @@ static void size_exchange(tam_cuda_step *s) {
     const tam_cuda_plan *plan = &s->plan;
     tam_cuda_exchange *x = &s->exchange;
     size_t values = (plan->union_max + plan->nranks - 1) / plan->nranks;
-    size_slots(plan, &x->slots);
+    size_packets(plan, &x->packets);
     size_rounded(plan, &x->rounded);
     x->share = x->checked ? tam_cuda_round_up(values, 4) + TAM_SHARE_CHECK : 0;
     x->room = x->share > 0 ? x->share * plan->nranks : plan->union_max;
@@ -92,7 +96,7 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
     uint64_t span = tam_cuda_is_rowed(plan) ? rows.count : d->grid.n;
     s->exchange = (tam_cuda_exchange){
         .grid = d->grid,
-        .slots = describe_slots(plan),
+        .packets = describe_packets(plan),
         .ranges.count = (uint32_t)((span + TAM_RANGE - 1) / TAM_RANGE),
         .rows = rows,
         .scheme = plan->control->scheme,
@@ -107,8 +111,9 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
         .group_sums = d->group_sums,
         .nsums = tam_cuda_is_rowed(plan) ? 0 : d->grid.ngroups, /* rows have no sums */
         .acc = acc,
-        .checked = !plan->with_values && !rounds(plan),
-        .rounded = {.up = wire_of(plan->format.up), .down = wire_of(plan->format.down)},
+        .checked = !plan->with_values && !quantizes(plan),
+        .rounded = {.up = value_codec_of(plan->codecs.up),
+                    .down = value_codec_of(plan->codecs.down)},
     };
     size_exchange(s);
     s->control = (tam_cuda_control){
@@ -123,25 +128,25 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
 }
 
 static void take_rice(tam_cuda_step *s, tam_cuda_arena *arena) {
-    tam_cuda_packed *packed = &s->exchange.slots.packed;
-    size_t pieces = (size_t)s->plan.nranks * tam_rice_pieces(s->exchange.slots.index_bytes);
+    tam_cuda_packed *packed = &s->exchange.packets.packed;
+    size_t pieces = (size_t)s->plan.nranks * tam_rice_pieces(s->exchange.packets.index_bytes);
     packed->zeros =
-        tam_cuda_take(arena, s->plan.slot_capacity / TAM_PIECE + 1, sizeof packed->zeros[0]);
+        tam_cuda_take(arena, s->plan.packet_capacity / TAM_PIECE + 1, sizeof packed->zeros[0]);
     packed->pieces = tam_cuda_take(arena, pieces, sizeof packed->pieces[0]);
     packed->skips = tam_cuda_take(arena, pieces, TAM_BLOCK_THREADS);
 }
 
-/* Lists beside the slots, which hold their codes. */
+/* Lists beside the packets, which hold their codes. */
 static void take_packed(tam_cuda_step *s, tam_cuda_arena *arena) {
-    tam_cuda_packed *packed = &s->exchange.slots.packed;
+    tam_cuda_packed *packed = &s->exchange.packets.packed;
     size_t nranks = s->plan.nranks, blocks = (size_t)tam_block16_blocks(packed->span);
-    if (packed->format == TAMIS_INDEX_AUTO)
+    if (packed->index_codec == TAMIS_INDEX_AUTO)
         return;
     packed->parts = s->parts = tam_cuda_take(arena, nranks, sizeof s->parts[0]);
-    packed->lists = tam_cuda_take(arena, nranks * s->plan.slot_capacity, sizeof packed->lists[0]);
-    if (packed->format == TAMIS_INDEX_BLOCK16)
+    packed->lists = tam_cuda_take(arena, nranks * s->plan.packet_capacity, sizeof packed->lists[0]);
+    if (packed->index_codec == TAMIS_INDEX_BLOCK16)
         packed->offsets = tam_cuda_take(arena, nranks * (blocks + 1), sizeof packed->offsets[0]);
-    if (packed->format == TAMIS_INDEX_RICE)
+    if (packed->index_codec == TAMIS_INDEX_RICE)
         take_rice(s, arena);
 }
 
@@ -158,8 +163,8 @@ static void take_rounded(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_exchange *x = &s->exchange;
     tam_cuda_rounded *q = &x->rounded;
     size_t nranks = s->plan.nranks;
-    if (rounds(&s->plan))
-        x->errors = tam_cuda_take(arena, x->slots.with_values ? s->plan.slot_capacity : x->room,
+    if (quantizes(&s->plan))
+        x->errors = tam_cuda_take(arena, x->packets.with_values ? s->plan.packet_capacity : x->room,
                                   sizeof x->errors[0]);
     if (q->blocks == 0)
         return;
@@ -171,8 +176,8 @@ static void take_rounded(tam_cuda_step *s, tam_cuda_arena *arena) {
 }
 
 uint32_t *tam_cuda_sparse_take_lists(tam_cuda_exchange *x, size_t most, tam_cuda_arena *arena) {
-    size_t ranges = x->ranges.count, nranks = x->slots.nranks;
-    x->slots.memory = tam_cuda_take(arena, nranks, x->slots.bytes);
+    size_t ranges = x->ranges.count, nranks = x->packets.nranks;
+    x->packets.memory = tam_cuda_take(arena, nranks, x->packets.bytes);
     uint32_t *first_chunk = tam_cuda_take(arena, ranges + 1, sizeof first_chunk[0]);
     x->ranges.first_chunk = first_chunk;
     x->ranges.runs = tam_cuda_take(arena, (ranges + 1) * nranks, sizeof(uint32_t));
@@ -187,10 +192,10 @@ uint32_t *tam_cuda_sparse_take_lists(tam_cuda_exchange *x, size_t most, tam_cuda
 static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_exchange *x = &s->exchange;
     uint32_t nranks = s->plan.nranks;
-    size_t pieces = (s->plan.slot_capacity + TAM_PIECE - 1) / TAM_PIECE;
+    size_t pieces = (s->plan.packet_capacity + TAM_PIECE - 1) / TAM_PIECE;
     s->first_chunk = tam_cuda_sparse_take_lists(x, s->plan.union_max, arena);
     x->shares = tam_cuda_take(arena, x->share * nranks, sizeof(float));
-    x->piece_sums = tam_cuda_take(arena, x->slots.with_values ? pieces : 1, sizeof(double));
+    x->piece_sums = tam_cuda_take(arena, x->packets.with_values ? pieces : 1, sizeof(double));
     take_rows(s, arena);
     take_packed(s, arena);
     take_rounded(s, arena);
@@ -248,7 +253,7 @@ tamis_status tam_cuda_sparse_ranges(const tam_cuda_step *s, const tam_grid *grid
 static tamis_status upload(tam_cuda_step *s) {
     TAM_TRY(tam_cuda_sparse_ranges(s, s->plan.grid, s->exchange.ranges.count, s->first_chunk));
     if (s->parts)
-        TAM_TRY(tam_cuda_lane_write(&s->round->lane, s->plan.format.parts,
+        TAM_TRY(tam_cuda_lane_write(&s->round->lane, s->plan.codecs.parts,
                                     s->plan.nranks * sizeof s->parts[0], s->parts));
     return tam_cuda_lane_write(&s->round->lane, s->plan.quota.spans,
                                s->plan.nranks * sizeof s->spans[0], s->spans);
@@ -267,7 +272,7 @@ static void describe_mail(tam_cuda_step *s) {
 }
 
 static void repeat_sizes(tam_cuda_step *s) {
-    s->control.slots = s->exchange.slots;
+    s->control.packets = s->exchange.packets;
     describe_mail(s);
 }
 

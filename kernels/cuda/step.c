@@ -18,20 +18,21 @@ static bool has_checks(const tam_cuda_exchange *x) {
     return x->checked || x->rounded.blocks > 0;
 }
 
-/* What is cleared together: the scratch, tallies, checks, and the entries of ranges. */
+/* What is cleared together: the scratch, the checks of packets and shares, and the entries of
+ * ranges. */
 size_t tam_cuda_scratch_bytes(const tam_cuda_exchange *x) {
     size_t checks = has_checks(x) ? 3 * sizeof(uint64_t) : 0;
     return tam_cuda_round_up(sizeof(tam_cuda_scratch) +
-                                 x->slots.nranks * (sizeof(tam_cuda_tally) + checks) +
+                                 x->packets.nranks * (sizeof(tam_cuda_packet_check) + checks) +
                                  x->ranges.count * sizeof(uint32_t),
                              sizeof(uint64_t));
 }
 
 unsigned char *tam_cuda_scratch_place(tam_cuda_exchange *x, unsigned char *memory) {
-    uint32_t nranks = x->slots.nranks;
+    uint32_t nranks = x->packets.nranks;
     x->scratch = (tam_cuda_scratch *)(void *)memory;
-    x->tallies = (tam_cuda_tally *)(x->scratch + 1);
-    uint64_t *checks = (uint64_t *)(x->tallies + nranks);
+    x->packet_checks = (tam_cuda_packet_check *)(x->scratch + 1);
+    uint64_t *checks = (uint64_t *)(x->packet_checks + nranks);
     for (uint32_t i = 0; has_checks(x) && i < 3; i++)
         x->checks[i] = checks + i * nranks;
     x->ranges.entries = (uint32_t *)(checks + (has_checks(x) ? 3 * nranks : 0));
@@ -283,12 +284,12 @@ void tam_cuda_step_describe_mail(const tam_cuda_step *s, const tam_cuda_exchange
     size_t bytes = (size_t)x->share * sizeof(float);
     *out = (tam_cuda_mail){
         .stream = tam_cuda_travel(s),
-        .among = {.first = x->slots.first,
-                  .stride = x->slots.stride,
-                  .count = x->slots.nranks,
-                  .member = x->slots.rank},
-        .slots = x->slots.memory,
-        .slot_bytes = x->slots.bytes,
+        .among = {.first = x->packets.first,
+                  .stride = x->packets.stride,
+                  .count = x->packets.nranks,
+                  .member = x->packets.rank},
+        .packets = x->packets.memory,
+        .packet_bytes = x->packets.bytes,
         .share_bytes = bytes,
         .sum_bytes = bytes,
         .values = (unsigned char *)x->values,

@@ -50,9 +50,9 @@ typedef struct tam_cuda_round {
 
     tam_cuda_lane lane;      /* compresses; with one bucket, and nodes: does everything */
     cudaStream_t travel;     /* collectives and all that follows; or lane.stream */
-    cudaStream_t wire;       /* dense: its collectives, beside its kernels on `travel`; or NULL */
+    cudaStream_t coll;       /* dense: its collectives, beside its kernels on `travel`; or NULL */
     cudaEvent_t given;       /* recorded by the caller's stream: the gradient is ready */
-    cudaEvent_t sealed;      /* the slot of a bucket can be sent */
+    cudaEvent_t sealed;      /* the packet of a bucket can be sent */
     cudaEvent_t ready;       /* the result is complete */
     cudaEvent_t done;        /* the report is complete, too */
     cudaEvent_t fork, merge; /* inside a graph of the caller, in place of given and done */
@@ -95,7 +95,7 @@ struct tam_cuda_step {
     tam_cuda_span *spans;       /* sparse: control.quota.spans */
     tam_cuda_turn *nobody;      /* sparse: a turn in which no rank selects any element */
     uint32_t *first_chunk;      /* sparse: exchange.ranges.first_chunk */
-    tam_strided *parts;         /* packed lists: exchange.slots.packed.parts */
+    tam_strided *parts;         /* packed lists: exchange.packets.packed.parts */
     tam_cuda_source
         *sources; /* [TAM_CUDA_LANES] the gradient's address, for each launcher's steps */
     void **grads[TAM_CUDA_LANES]; /* [nsegments] for each launcher */
@@ -140,7 +140,7 @@ void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_excha
 
 /* sparse.c and sparse_memory.c; steps of nodes are sparse steps among the ranks of a column */
 
-/** Bytes for the indices of a slot. */
+/** Bytes for the indices of a packet. */
 uint64_t tam_cuda_index_room(const tam_cuda_plan *plan);
 /** A sparse step of this plan, without memory on the device: tam_cuda_step_make takes that. */
 tamis_status tam_cuda_sparse_new(void *device, const tam_cuda_plan *plan, float *acc,
@@ -150,7 +150,7 @@ void tam_cuda_sparse_describe(tam_cuda_step *step, float *acc);
 /** Set the sizes that follow from the plan's room, and what repeats them. */
 void tam_cuda_sparse_resize(tam_cuda_step *step);
 void tam_cuda_sparse_take(tam_cuda_step *step, tam_cuda_arena *arena);
-/** Memory of an exchange for slots, and for a union of at most so many entries.
+/** Memory of an exchange for packets, and for a union of at most so many entries.
  * @return ranges.first_chunk */
 uint32_t *tam_cuda_sparse_take_lists(tam_cuda_exchange *exchange, size_t most,
                                      tam_cuda_arena *arena);
@@ -177,8 +177,8 @@ static inline cudaStream_t tam_cuda_travel(const tam_cuda_step *step) {
 
 /** The rank of the communicator, for sentences. */
 static inline uint32_t tam_cuda_rank(const tam_cuda_step *step) {
-    const tam_cuda_slots *slots = &step->exchange.slots;
-    return slots->first + slots->rank * slots->stride;
+    const tam_cuda_packets *packets = &step->exchange.packets;
+    return packets->first + packets->rank * packets->stride;
 }
 
 /** Whether what compresses and what travels have a stream each. */
@@ -220,7 +220,7 @@ void tam_cuda_round_forget(tam_cuda_round *round);
 
 /** Whether its lists hold rows. */
 static inline bool tam_cuda_is_packed(const tam_cuda_plan *plan) {
-    return plan->format.index > TAMIS_INDEX_U32;
+    return plan->codecs.index > TAMIS_INDEX_U32;
 }
 
 static inline bool tam_cuda_is_rowed(const tam_cuda_plan *plan) {

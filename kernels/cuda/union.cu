@@ -4,7 +4,7 @@
  *
  * One block builds one range of the union: the lists' entries in it set bits in shared memory, and
  * the bits, read in order, are the union. Any number of ranks, any overlap. `unite` knows where to
- * write them, because `count`, or for exclusive owners the check of the slots, has counted the
+ * write them, because `count`, or for exclusive owners the check of the packets, has counted the
  * entries of each range.
  */
 #include "kernels/cuda/ranges.cuh"
@@ -36,7 +36,7 @@ static __device__ __forceinline__ void set_listed(const uint32_t *list, uint32_t
  * entries. The whole block must call it. */
 static __device__ __forceinline__ void set_bits(const tam_cuda_exchange &x, uint32_t range,
                                                 uint32_t bits[TAM_RANGE_WORDS]) {
-    uint32_t nranks = x.slots.nranks,
+    uint32_t nranks = x.packets.nranks,
              each = nranks < TAM_BLOCK_WARPS ? TAM_BLOCK_WARPS / nranks : 1;
     const uint32_t *runs = x.ranges.runs + (uint64_t)range * nranks;
     __syncthreads(); /* the previous range may still be read */
@@ -45,7 +45,7 @@ static __device__ __forceinline__ void set_bits(const tam_cuda_exchange &x, uint
     __syncthreads();
     uint32_t warp = threadIdx.x / 32, lane = warp % each * 32 + threadIdx.x % 32;
     for (uint32_t r = warp / each; r < nranks; r += TAM_BLOCK_WARPS / each)
-        set_listed(tam_indices_of(x.slots, r), runs[r] + lane, runs[nranks + r], 32 * each, bits);
+        set_listed(tam_indices_of(x.packets, r), runs[r] + lane, runs[nranks + r], 32 * each, bits);
     __syncthreads();
 }
 
@@ -120,17 +120,17 @@ static __device__ __forceinline__ uint32_t find_from(const uint32_t *list, uint3
  * in the union are neighbours there, so threads of a warp read the same few words. */
 static __device__ void add_pairs(const tam_cuda_exchange &x, uint32_t range,
                                  const uint32_t *indices, uint32_t entries, float *values) {
-    uint32_t nranks = x.slots.nranks, own = tam_tree_own(nranks);
+    uint32_t nranks = x.packets.nranks, own = tam_tree_own(nranks);
     const uint32_t *runs = x.ranges.runs + (uint64_t)range * nranks;
     for (uint32_t i = threadIdx.x; i < entries; i += TAM_BLOCK_THREADS) {
         tam_tree_sum sum;
         sum.count = sum.place = 0;
         for (uint32_t r = 0; r < nranks; r++) {
-            const uint32_t *list = tam_indices_of(x.slots, r);
+            const uint32_t *list = tam_indices_of(x.packets, r);
             uint32_t end = runs[nranks + r], at = find_from(list, runs[r], end, indices[i]);
             if (at < end && list[at] == indices[i])
                 tam_tree_add(&sum, tam_tree_place(r, own),
-                             tam_wire_at(x.slots.wire, tam_values_of(x.slots, r), at));
+                             tam_value_at(x.packets.value_codec, tam_values_of(x.packets, r), at));
         }
         values[i] = tam_tree_end(&sum);
     }
@@ -151,7 +151,7 @@ static __device__ void unite_range(const tam_cuda_exchange &x, uint32_t range) {
         __syncthreads();
         if (rowed) /* values come with all elements of rows (rows.cu) */
             squares = 0.0;
-        else if (x.slots.with_values)
+        else if (x.packets.with_values)
             add_pairs(x, range, x.indices + offset, entries, x.values + offset);
         else
             squares = gather_range(x, offset, entries);
@@ -166,7 +166,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unite(const tam_cuda
     bool refuses = verdict->status != TAMIS_OK;
     for (uint32_t range = blockIdx.x; range < x.ranges.count && !refuses; range += gridDim.x)
         unite_range(x, range);
-    if (x.slots.with_values || !tam_last_block(&x.scratch->united))
+    if (x.packets.with_values || !tam_last_block(&x.scratch->united))
         return;
     if (!refuses) {
         double squares = tam_block_fold_list(x.ranges.sums, x.ranges.count);

@@ -80,7 +80,7 @@ typedef struct tam_accumulate {
                                        caller's optimizer; `grads` hold those after it, of float32,
                                        and end as they were before */
     const float *rates;             /* with before: of that step, per segment */
-    uint64_t agreed;                /* for heads, where the device writes them */
+    uint64_t agreed;                /* for headers, where the device writes them */
 } tam_accumulate;
 
 typedef struct tam_accumulated {

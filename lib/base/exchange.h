@@ -24,18 +24,18 @@
 #define TAM_BASE_EXCHANGE_H
 
 #include "lib/base/device.h"
-#include "lib/base/head.h"
+#include "lib/base/header.h"
 #include "lib/base/transport.h"
 
 /** What the reducer must know of a row. */
 enum {
-    TAM_TRAIT_PICKS = 1,    /* picks entries of the residual, into which the gradient is
+    TAM_TRAIT_PICKS = 1,        /* picks entries of the residual, into which the gradient is
                                   accumulated; else run sums the gradient itself, in place */
-    TAM_TRAIT_LEARNS = 2,   /* adapts thresholds to what all ranks picked */
-    TAM_TRAIT_COLLECTS = 4, /* accumulate needs the data of collect */
-    TAM_TRAIT_TIMED = 8,    /* heads report when each rank began */
-    TAM_TRAIT_DEVICE = 16,  /* a device can run such steps by itself */
-    TAM_TRAIT_KEEPS = 32    /* what it does not send stays in the residual */
+    TAM_TRAIT_LEARNS = 2,       /* adapts thresholds to what all ranks picked */
+    TAM_TRAIT_COLLECTS = 4,     /* accumulate needs the data of collect */
+    TAM_TRAIT_TIMED = 8,        /* headers report when each rank began */
+    TAM_TRAIT_DEVICE = 16,      /* a device can run such steps by itself */
+    TAM_TRAIT_HAS_RESIDUAL = 32 /* what it does not send stays in the residual */
 };
 
 /** A list of entries, index ascending. */
@@ -58,7 +58,7 @@ typedef struct tam_outcome {
     double norm;                   /* sum of the roots of means, of all that was picked among */
 
     /* Of the ranks that picked among themselves: what the control learns from. */
-    tam_heads heads;
+    tam_headers headers;
     uint64_t found, own_found; /* picked and deferred, of all and of this rank */
     uint64_t seen;             /* candidates; 0: unknown */
     uint32_t nmeans;
@@ -77,42 +77,42 @@ typedef struct tam_bucket_view {
     void *kernels;          /* of what this rank holds */
     void *gradient_kernels; /* of the whole bucket */
     float *acc;             /* the residual of what this rank holds */
-    bool keeps;             /* what is not applied stays there for later steps */
+    bool has_residual;      /* what is not applied stays there for later steps */
     float *masked;          /* moments that are cleared where an entry was applied; NULL: none */
     uint32_t comm_rank, comm_nranks;
-    uint32_t rank, nranks;       /* among the ranks that pick */
-    uint32_t index;              /* of the bucket */
-    uint64_t begin;              /* of the bucket in the whole vector */
-    uint64_t reducer;            /* number of the reducer on its communicator */
-    uint64_t config_hash;        /* of what all ranks agreed on, and of this bucket alone */
-    uint64_t k_max, whole_k_max; /* largest k and whole_k */
-    bool norms;                  /* tallies carry norms, to share k among buckets */
-    bool gathers;                /* TAM_CAP_GATHERS */
-    bool lists;                  /* the transport has a tam_list_transport */
-    tamis_index_format format;   /* [in] as asked for; [out] as chosen */
-    size_t result_max;           /* [out] most entries of a result; 0: it is no list */
-    size_t gather_max;           /* [out] most bytes that a rank gives to one all-gather */
-    size_t staging_floats;       /* [out] length of staging that steps need */
-    float *staging;              /* shared with the reducer's other buckets */
+    uint32_t rank, nranks;         /* among the ranks that pick */
+    uint32_t index;                /* of the bucket */
+    uint64_t begin;                /* of the bucket in the whole vector */
+    uint64_t reducer;              /* number of the reducer on its communicator */
+    uint64_t config_hash;          /* of what all ranks agreed on, and of this bucket alone */
+    uint64_t k_max, whole_k_max;   /* largest k and whole_k */
+    bool norms;                    /* counters carry norms, to share k among buckets */
+    bool gathers;                  /* TAM_CAP_GATHERS */
+    bool encoded;                  /* the transport has a tam_encoded_transport */
+    tamis_index_codec index_codec; /* [in] as asked for; [out] as chosen */
+    size_t result_max;             /* [out] most entries of a result; 0: it is no list */
+    size_t gather_max;             /* [out] most bytes that a rank gives to one all-gather */
+    size_t staging_floats;         /* [out] length of staging that steps need */
+    float *staging;                /* shared with the reducer's other buckets */
 
     /* Of the next step. */
     uint64_t whole_k, k;      /* entries to send: of the bucket, of what this rank holds */
     uint64_t early_nonfinite; /* entries dropped from the residual before the step */
     bool pending;             /* the residual may hold what was accumulated before the step */
-    uint64_t last_result;     /* sum of what the step before summed: values, tallies */
+    uint64_t last_result;     /* sum of what the step before summed: values, counters */
 
     /* Of the step under way. */
     uint64_t step;
     tam_accumulate target;
     tam_accumulated accumulated;
     float divisor;              /* of sums, before they are applied */
-    uint32_t began_us, busy_us; /* for the head */
+    uint32_t began_us, busy_us; /* for the header */
     bool decides; /* decides whether to skip a step; a column leaves that to its nodes */
     bool skipped; /* [in,out] all ranks know that the step will be skipped */
     tam_outcome out;
 } tam_bucket_view;
 
-/** What heads of a step compare. k is in it, for slots of another density may be as long. */
+/** What headers of a step compare. k is in it, for packets of another density may be as long. */
 static inline uint64_t tam_view_config(const tam_bucket_view *v, uint64_t k) {
     return v->config_hash + v->target.agreed + k;
 }
@@ -123,8 +123,8 @@ typedef struct tam_exchange {
     /** Allocate all memory that steps will need. @param  out  NULL after a failure */
     tamis_status (*open)(tam_bucket_view *view, void **out);
     /** NULL is fine.
-     * @param  lingers  the transport may still use its buffers: do not free them */
-    void (*close)(void *self, bool lingers);
+     * @param  in_flight  the transport may still use its buffers: do not free them */
+    void (*close)(void *self, bool in_flight);
 
     /** Called after view->k and whole_k were set. */
     void (*limit)(void *self);

@@ -49,7 +49,7 @@ static uint64_t round_of(uint64_t nth) {
 }
 
 /* The last word says that all are there. */
-void tam_flight_note(tam_flight *f, const tam_event *e) {
+void tam_flight_record(tam_flight *f, const tam_event *e) {
     if (!f)
         return;
     uint64_t nth = atomic_fetch_add_explicit(&f->next, 1, memory_order_relaxed);
@@ -131,7 +131,7 @@ static uint64_t clock_of(clockid_t id) {
 }
 
 /* Both clocks, so that files of several hosts can be laid side by side. */
-static void add_head(sink *s, const tam_flight *f, uint64_t events) {
+static void add_header(sink *s, const tam_flight *f, uint64_t events) {
     add_text(s, "{\"record\":\"flight\"");
     add_number(s, "version", (uint64_t)tamis_version());
     add_number(s, "communicator", f->group);
@@ -213,7 +213,7 @@ static void write_file(sink *s, const tam_flight *f, const char *name) {
         return;
     }
     uint64_t next = atomic_load(&f->next);
-    add_head(s, f, next);
+    add_header(s, f, next);
     add_events(s, f, next);
     flush(s);
     if (close(s->fd) != 0 && s->error == 0)

@@ -68,7 +68,7 @@ void tam_flight_close(tam_flight *flight);
 void tam_flight_join(tam_flight *flight, uint32_t group);
 
 /** @param flight  NULL: nothing is recorded */
-void tam_flight_note(tam_flight *flight, const tam_event *event);
+void tam_flight_record(tam_flight *flight, const tam_event *event);
 
 /** Write FOLDER/flight-GROUP-RANK-PID.jsonl anew; it is always complete. Async-signal-safe:
  * allocates nothing, and formats by itself. @return 0; errno */

@@ -3,7 +3,7 @@
  * Sums of many numbers in an order that a block of a GPU and a CPU can both keep at full speed:
  * number i goes to lane i mod 256, each lane adds its own one after another, and the lanes fold:
  * in every warp of 32 halves are added to halves, then the eight warps likewise. On a device:
- * tam_block_fold (kernels/cuda/slots.cuh).
+ * tam_block_fold (kernels/cuda/packets.cuh).
  */
 #ifndef TAM_BASE_FOLD_H
 #define TAM_BASE_FOLD_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What host (collectives/exchange/codec_*.c) and device (kernels/cuda/pack.cu) must know alike of
- * the index codecs; collectives/exchange/codec.h shows their bytes. C11 and CUDA C++.
+ * What host (collectives/exchange/index_*.c) and device (kernels/cuda/pack.cu) must know alike of
+ * the index codecs; collectives/exchange/index_codecs.h shows their bytes. C11 and CUDA C++.
  */
 #ifndef TAM_BASE_INDEX_CODE_H
 #define TAM_BASE_INDEX_CODE_H

@@ -54,7 +54,7 @@ typedef struct tam_option {
     row(overselect, REAL, STATE, 1.1, 8, 0, "0 or 1.1 to 8", \
         "target number of candidates, in units of k; 0: 1.5") \
     row(capacity, REAL, STATE, 0.1, 1e6, 0, "0 or 0.1 to 1e6", \
-        "slot size for learned counts, in units of k / ranks; 0: slots grow") \
+        "packet size for learned counts, in units of k / ranks; 0: packets grow") \
     row(rows_capacity, U32, STATE, 0, UINT32_MAX, NAN, "", \
         "rows of a segment that a rank lists in a step, at most; 0: all that it touched") \
     row(threshold, REAL, STATE, 1e-38, 1e38, 0, "0 or a positive magnitude", \
@@ -74,13 +74,13 @@ typedef struct tam_option {
     row(device, WORD, RANK, 0, 1, NAN, "cpu|cuda", "memory that holds the gradients") \
     row(grad_dtype, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", \
         "element type of gradients") \
-    row(index_format, WORD, RANKS, 0, TAMIS_INDEX_END - 1, NAN, \
-        "auto" TAMIS_INDEX_FORMATS(TAM_OPTION_WORD_OF), \
+    row(index_codec, WORD, RANKS, 0, TAMIS_INDEX_END - 1, NAN, \
+        "auto" TAMIS_INDEX_CODECS(TAM_OPTION_WORD_OF), \
         "encoding of indices on the wire") \
-    row(wire_type, WORD, RANKS, 0, TAMIS_WIRE_END - 1, NAN, \
-        "auto" TAMIS_WIRE_TYPES(TAM_OPTION_WORD_OF), "encoding of values on the wire") \
-    row(wire_type_sum, WORD, RANKS, 0, TAMIS_WIRE_END - 1, NAN, \
-        "auto" TAMIS_WIRE_TYPES(TAM_OPTION_WORD_OF), \
+    row(value_codec, WORD, RANKS, 0, TAMIS_VALUE_END - 1, NAN, \
+        "auto" TAMIS_VALUE_CODECS(TAM_OPTION_WORD_OF), "encoding of values on the wire") \
+    row(sum_codec, WORD, RANKS, 0, TAMIS_VALUE_END - 1, NAN, \
+        "auto" TAMIS_VALUE_CODECS(TAM_OPTION_WORD_OF), \
         "encoding of sums of values on the wire") \
     row(sum_order, WORD, RANKS, 0, 1, NAN, "tree|transport", \
         "order in which scheme dense adds over ranks; transport: that of ncclAllReduce") \

@@ -47,6 +47,6 @@ tamis_status tam_tag_compare(const tam_tag *mine, uint32_t from, const tam_tag *
 
 tamis_status tam_tag_hear(tam_call *call, uint32_t from, const tam_tag *theirs) {
     TAM_TRY(tam_tag_compare(call->tag, from, theirs));
-    call->notes += theirs->note;
+    call->counters += theirs->counter;
     return TAMIS_OK;
 }

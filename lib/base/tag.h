@@ -15,8 +15,8 @@ void tam_tag_seal(tam_tag *tag);
 /** Check the tag of rank `from`. PROTOCOL and a sentence if it was damaged or differs. */
 tamis_status tam_tag_compare(const tam_tag *mine, uint32_t from, const tam_tag *theirs);
 
-/** Check the tag of rank `from`, which may be this one, and add its note to call->notes. PROTOCOL
- * and a sentence if it differs from call->tag. */
+/** Check the tag of rank `from`, which may be this one, and add its counter to call->counters.
+ * PROTOCOL and a sentence if it differs from call->tag. */
 tamis_status tam_tag_hear(tam_call *call, uint32_t from, const tam_tag *theirs);
 
 #endif

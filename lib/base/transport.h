@@ -2,9 +2,9 @@
  *
  * The transport contract: how ranks exchange bytes. Entries and capability bits; a transport
  * that can work on device memory in stream order has a second table of four, and one that sums in
- * stages has a table of two for values in another form.
+ * stages has a table of two for encoded values.
  *
- * A transport knows nothing of gradients, slots or kernels. Every row is complete: an entry that
+ * A transport knows nothing of gradients, packets or kernels. Every row is complete: an entry that
  * has nothing to do does nothing, so callers never test a pointer. All ranks make the calls in the
  * same order, one at a time. A call returns by its deadline; after a failure the caller poisons the
  * communicator, and the transport is only shrunk or closed.
@@ -13,7 +13,7 @@
 #define TAM_BASE_TRANSPORT_H
 
 #include "lib/base/members.h"
-#include "lib/base/wire_type.h"
+#include "lib/base/value_codec.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -21,9 +21,9 @@
 #include <tamis/tamis.h>
 
 enum {
-    TAM_CAP_THREADED = 1, /* calls may come from a thread of the library */
-    TAM_CAP_LINGERS = 2,  /* after a failure it may still read or write its buffers */
-    TAM_CAP_GATHERS = 4   /* an all-to-all is made of all-gathers, and sends as much */
+    TAM_CAP_THREADED = 1,  /* calls may come from a thread of the library */
+    TAM_CAP_IN_FLIGHT = 2, /* after a failure buffers may still be read or written */
+    TAM_CAP_GATHERS = 4    /* an all-to-all is made of all-gathers, and sends as much */
 };
 
 /** First element of slice r of a sum: slice r of P belongs to rank r. r = P: the end. */
@@ -38,7 +38,7 @@ typedef struct tam_tag {
     uint64_t reducer; /* its number on the communicator, from 1 */
     uint64_t step;
     uint64_t begin, count; /* elements of its vector */
-    uint64_t note;         /* of the sender: not compared, but added up over all ranks */
+    uint64_t counter;      /* of the sender: not compared, but added up over all ranks */
     uint64_t check;        /* hash of the rest */
 } tam_tag;
 
@@ -57,7 +57,7 @@ typedef struct tam_call {
     bool warned;               /* that a rank is late */
 
     const tam_tag *tag; /* of a sum of floats; NULL: what is summed was compared before */
-    uint64_t notes;     /* [in,out] those of the tags of all ranks, added up */
+    uint64_t counters;  /* [in,out] those of the tags of all ranks, added up */
 
     /* For transports that poll for other ranks. */
     tamis_waiting waiting;
@@ -97,21 +97,22 @@ typedef struct tam_stream_transport {
     tamis_status (*poll)(void *self);
 } tam_stream_transport;
 
-/** The halves of a sum of values that travel in another form, as lists of a wire type. Slices, and
+/** The halves of a sum of values that travel encoded by a value codec. Slices, and
  * who owns them, are those of lib/policy/slices.h, cut between blocks. */
-typedef struct tam_list_transport {
-    /** Sums of what the lists of all ranks hold, at the slices that this rank owns, in the order of
-     * lib/base/tree.h.
-     * @param  list    [in]      all values of this rank
+typedef struct tam_encoded_transport {
+    /** Sums of what the encoded buffers of all ranks hold, at the slices that this rank owns, in
+     * the order of lib/base/tree.h.
+     * @param encoded [in] all values of this rank
      * @param  values  [in,out]  [count] what they decode to; elsewhere undefined afterwards */
-    tamis_status (*scatter)(void *self, const tam_wire_type *type, const void *list, float *values,
-                            size_t count, tam_call *call);
+    tamis_status (*scatter)(void *self, const tam_value_codec *type, const void *encoded,
+                            float *values, size_t count, tam_call *call);
 
     /** All sums to all ranks.
-     * @param  list  [in,out]  where a list of `count` has this rank's slices; then all of it */
-    tamis_status (*spread)(void *self, const tam_wire_type *type, void *list, size_t count,
+     * @param  encoded  [in,out]  where a buffer of `count` has this rank's slices; then all of it
+     * */
+    tamis_status (*spread)(void *self, const tam_value_codec *type, void *encoded, size_t count,
                            tam_call *call);
-} tam_list_transport;
+} tam_encoded_transport;
 
 /** What is between the ranks of a communicator, where the caller does not say. The same on all of
  * them: bits depend on it. */
@@ -123,8 +124,8 @@ typedef struct tam_usual_link {
 typedef struct tam_transport {
     const char *name;
     uint32_t capabilities;
-    const tam_stream_transport *stream; /* NULL: host memory only */
-    const tam_list_transport *lists;    /* NULL: the all-to-all and the all-gather do */
+    const tam_stream_transport *stream;   /* NULL: host memory only */
+    const tam_encoded_transport *encoded; /* NULL: the all-to-all and the all-gather do */
     const char *unthreaded; /* why it is not TAM_CAP_THREADED although it could be, and what to do;
                                NULL: it could not */
 
@@ -148,8 +149,9 @@ typedef struct tam_transport {
                              const size_t *recv_at, tam_call *call);
 
     /** Make a communicator of the ranks that are left: tam_comm_revoke the old one once nothing but
-     * a failure of the network can be in the way, and note the old ranks (tam_comm_note_before). No
-     * other call is under way. Before the revocation ARGUMENT, UNSUPPORTED: no effect. */
+     * a failure of the network can be in the way, and record the old ranks
+     * (tam_comm_record_before). No other call is under way. Before the revocation ARGUMENT,
+     * UNSUPPORTED: no effect. */
     tamis_status (*shrink)(void *self, const tam_left *left, tamis_comm **out);
 
     /** Wake up calls that block, here and, where possible, on other ranks. Any thread. */

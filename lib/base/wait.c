@@ -59,7 +59,7 @@ void tam_wait_tell_late(tam_call *call, uint32_t rank, const char *missing, uint
                          .other = first,
                          .bytes = waited_ns};
     call->warned = true;
-    tam_flight_note(call->flight, &e);
+    tam_flight_record(call->flight, &e);
     tam_log(TAM_WARN, "rank %u%s: has waited %.1f s for rank(s)%s, and gives up in %.1f s", rank,
             tam_wait_place(call, place), 1e-9 * (double)waited_ns, missing,
             1e-9 * (double)(call->deadline_ns > now_ns ? call->deadline_ns - now_ns : 0));

@@ -78,13 +78,13 @@ typedef struct tam_control {
 
 /** What all ranks know after a step. */
 typedef struct tam_observed {
-    uint64_t picked;     /* all ranks together, before any slot limit */
+    uint64_t picked;     /* all ranks together, before any packet limit */
     uint64_t candidates; /* all ranks; 0 if unknown */
     const double *cuts;  /* [ncuts] log2 of the smallest key of every rank that cut */
     uint32_t ncuts;
     const double *group_sums;     /* [ngroups] mean over ranks of the sums of acc squared */
     const uint32_t *group_picked; /* [ngroups] */
-    uint64_t found;               /* by this rank, before any slot limit */
+    uint64_t found;               /* by this rank, before any packet limit */
     uint64_t step;
 } tam_observed;
 

@@ -5,7 +5,7 @@
  *     union   sum(K) + lists + pass(n) + 50 K pass(n) / n + tiles + 5 us + 10 us
  *     dense   sum(n) + 0.5 pass(n)                                         + 10 us
  *
- * n elements and K entries of a bucket; lists: an all-gather of indices in their format, and the
+ * n elements and K entries of a bucket; lists: an all-gather of encoded indices, and the
  * time to encode and decode it. Sum and gather depend on the network and on the stages in which
  * messages go, the rest is one rank's own work. They are measured (probe.h), or follow from a link
  * of latency alpha and beta seconds per byte and the plan of the stages (plan.h):
@@ -47,7 +47,7 @@ typedef struct tam_cost_case {
     uint64_t n, k;
     uint32_t nranks;
     double lists_s; /* until every rank has decoded all lists */
-    double sums;    /* floats that take as many bytes as k values and their sums in wire types */
+    double sums;    /* floats that take as many bytes as k values and their sums take encoded */
 } tam_cost_case;
 
 typedef struct tam_link_model {

@@ -64,7 +64,7 @@ err_destroy:
 }
 
 /* Update what depends on the rows of the segments. */
-static void note_rows(tamis_layout *layout) {
+static void record_rows(tamis_layout *layout) {
     layout->nrowed = 0;
     layout->ordinary = layout->length;
     for (uint32_t s = 0; s < layout->nsegments; s++) {
@@ -90,7 +90,7 @@ tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment, uint64_
                         "rows of %llu",
                         layout->names[segment], length, (unsigned long long)row_length);
     layout->rows[segment] = (uint32_t)row_length;
-    note_rows(layout);
+    record_rows(layout);
     return TAMIS_OK;
 }
 
@@ -106,7 +106,7 @@ tamis_status tam_layout_part(const tamis_layout *from, uint32_t first, uint32_t 
     if (status != TAMIS_OK)
         return status;
     memcpy((*out)->rows, from->rows + first, nsegments * sizeof from->rows[0]);
-    note_rows(*out);
+    record_rows(*out);
     return TAMIS_OK;
 }
 

@@ -133,21 +133,22 @@ double tam_plan_sum_s(const tam_net *net, const tam_plan *plan, double bytes);
 
 /** A sum of values that travel in another form, in bytes of all of them: from the second stage on
  * they are partial sums, as floats. */
-typedef struct tam_plan_lists {
+typedef struct tam_plan_encoded {
     double values, floats, sums;
-} tam_plan_lists;
+} tam_plan_encoded;
 
-double tam_plan_lists_s(const tam_net *net, const tam_plan *plan, const tam_plan_lists *lists);
+double tam_plan_encoded_s(const tam_net *net, const tam_plan *plan,
+                          const tam_plan_encoded *encoded);
 
 /** The part of what a rank sends towards the owners of slices that are partial sums. */
-double tam_plan_lists_partial(const tam_plan *plan);
+double tam_plan_encoded_partial(const tam_plan *plan);
 
 /** What a step exchanges. */
 typedef struct tam_plan_case {
     uint32_t nranks;
-    double gathered;      /* bytes that each rank gives to an all-gather; 0: there is none */
-    double summed;        /* bytes of floats that are summed; 0: none */
-    tam_plan_lists lists; /* 0 floats: none */
+    double gathered;          /* bytes that each rank gives to an all-gather; 0: there is none */
+    double summed;            /* bytes of floats that are summed; 0: none */
+    tam_plan_encoded encoded; /* 0 floats: none */
 } tam_plan_case;
 
 double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_case *c);

@@ -160,7 +160,7 @@ double tam_plan_sum_s(const tam_net *net, const tam_plan *plan, double bytes) {
            tam_plan_stage_s(net, plan, last, each * plan->radix[last]);
 }
 
-double tam_plan_lists_s(const tam_net *net, const tam_plan *plan, const tam_plan_lists *l) {
+double tam_plan_encoded_s(const tam_net *net, const tam_plan *plan, const tam_plan_encoded *l) {
     double seconds = tam_plan_gather_s(net, plan, l->sums / plan->nranks);
     for (uint32_t i = 0; i < plan->nstages; i++) {
         double each = (i == 0 ? l->values : l->floats) / plan->nranks;
@@ -171,7 +171,7 @@ double tam_plan_lists_s(const tam_net *net, const tam_plan *plan, const tam_plan
 
 /* In the first stage a rank sends all but one part of as many as its radix, in the later ones
  * together what is left but its slice. */
-double tam_plan_lists_partial(const tam_plan *plan) {
+double tam_plan_encoded_partial(const tam_plan *plan) {
     double first = plan->nstages > 0 ? 1.0 / plan->radix[0] : 1.0, slice = 1.0 / plan->nplaces;
     return plan->nstages > 1 ? (first - slice) / (1.0 - slice) : 0.0;
 }
@@ -182,8 +182,8 @@ double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_
         seconds += tam_plan_gather_s(net, plan, c->gathered);
     if (c->summed > 0.0)
         seconds += tam_plan_sum_s(net, plan, c->summed);
-    if (c->lists.floats > 0.0)
-        seconds += tam_plan_lists_s(net, plan, &c->lists);
+    if (c->encoded.floats > 0.0)
+        seconds += tam_plan_encoded_s(net, plan, &c->encoded);
     return seconds;
 }
 

@@ -62,7 +62,7 @@ TAM_SHARED uint64_t tam_rule_pick(uint64_t k, uint64_t n, uint64_t before, uint6
     return k * upto / n - k * before / n;
 }
 
-/** Entries that fit a slot with room for `capacity` times its part of k. */
+/** Entries that fit a packet with room for `capacity` times its part of k. */
 TAM_SHARED uint64_t tam_rule_capacity(double capacity, uint64_t k, double ranks, uint64_t own) {
     double most = ceil(capacity * (double)k / ranks);
     return most < (double)own ? (uint64_t)most : own;

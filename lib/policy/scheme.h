@@ -36,7 +36,7 @@ typedef enum tam_threshold {
  *     union            indices gathered, the values of all ranks summed at their union
  *     pairs            (index, value) gathered, each rank gives only what it picked
  *     dense            the gradients, no residual
- *     quantized        every element of the residual, in a wire type
+ *     quantized        every element of the residual, quantized
  *     balanced-pairs   pairs to the owners of regions, the largest sums to all (Ok-Topk)
  *     rows             all rows of a segment that any rank touched; the layout asks for it
  */

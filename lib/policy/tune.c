@@ -80,7 +80,7 @@ tam_net tam_tune_net(const uint64_t ns[TAM_TUNE_EXCHANGES], uint32_t nranks,
 
 static double step_s(const tam_net *net, const tam_plan *plan, double floats) {
     const tam_plan_case c = {
-        plan->nranks, TAM_TUNE_SLOT + 4.0 * floats / plan->nranks, 4.0 * floats, {0, 0, 0}};
+        plan->nranks, TAM_TUNE_PACKET + 4.0 * floats / plan->nranks, 4.0 * floats, {0, 0, 0}};
     return tam_plan_step_s(net, plan, &c);
 }
 

@@ -16,9 +16,9 @@
 
 enum {
     TAM_TUNE_PEERS = 7,      /* whom a rank sends to at once, at most */
-    TAM_TUNE_SHORT = 64,     /* bytes of a message: a head more or less */
+    TAM_TUNE_SHORT = 64,     /* bytes of a message: a header more or less */
     TAM_TUNE_LONG = 1 << 17, /* one piece, also where a rank plays two places */
-    TAM_TUNE_SLOT = 28,      /* bytes of a slot without indices (docs/exchange.md) */
+    TAM_TUNE_PACKET = 28,    /* bytes of a packet without indices (docs/exchange.md) */
     TAM_TUNE_MESSAGES = 128, /* of a gather; plans with more are never tried */
     TAM_TUNE_OTHERS = 2,     /* plans that are tried beside the usual one */
     TAM_TUNE_PLANS = 1 + TAM_TUNE_OTHERS,

@@ -35,7 +35,7 @@ void tam_py_comm_leave(tam_py_comm *self) {
     self->inside = NULL;
 }
 
-bool tam_py_comm_lingers(const tam_py_comm *self) {
+bool tam_py_comm_buffers_in_flight(const tam_py_comm *self) {
     return tamis_comm_status(self->handle) != TAMIS_OK && strcmp(self->transport, "local") != 0 &&
            strcmp(self->transport, "callback") != 0;
 }

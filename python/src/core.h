@@ -131,7 +131,7 @@ bool tam_py_comm_enter(tam_py_comm *self, const char *call);
 void tam_py_comm_leave(tam_py_comm *self);
 
 /** Whether it is lost and a transport thread may still write to memory lent to a step (mpi.h). */
-bool tam_py_comm_lingers(const tam_py_comm *self);
+bool tam_py_comm_buffers_in_flight(const tam_py_comm *self);
 
 /** Wrap a handle, which is destroyed on failure. */
 tam_py_comm *tam_py_comm_wrap(tamis_comm *handle);

@@ -26,8 +26,8 @@
     CALL(tamis_status, tam_cuda_step_resize, (tam_cuda_step * step, const tam_cuda_room *room),    \
          (step, room))                                                                             \
     CALL(tamis_status, tam_cuda_step_tell,                                                         \
-         (tam_cuda_step * step, void *caller, const tam_head_due *due), (step, caller, due))       \
-    CALL(tamis_status, tam_cuda_step_hear, (tam_cuda_step * step, const tam_head_due *due),        \
+         (tam_cuda_step * step, void *caller, const tam_header_due *due), (step, caller, due))     \
+    CALL(tamis_status, tam_cuda_step_hear, (tam_cuda_step * step, const tam_header_due *due),      \
          (step, due))                                                                              \
     CALL(tamis_status, tam_cuda_step_run,                                                          \
          (tam_cuda_step * step, const tam_accumulate *target, void *stream,                        \

@@ -25,7 +25,7 @@ static bool read_pair(PyObject *pair, Py_ssize_t at, PyObject *owners, tamis_seg
     return tam_py_as_u64(length, out->name, &out->length);
 }
 
-static bool note_pair(tam_py_layout *self, uint32_t at, PyObject *pair, uint64_t length) {
+static bool record_pair(tam_py_layout *self, uint32_t at, PyObject *pair, uint64_t length) {
     PyObject *name = PyTuple_GetItem(pair, 0), *number = PyLong_FromUnsignedLongLong(length);
     Py_INCREF(name);
     self->sizes[at] = length;
@@ -66,7 +66,7 @@ static bool fill(tam_py_layout *self, PyObject *pairs, PyObject *owners, tamis_s
     for (Py_ssize_t i = 0; i < PyTuple_Size(pairs); i++) {
         PyObject *pair = PyTuple_GetItem(pairs, i);
         if (!read_pair(pair, i, owners, &segments[i]) ||
-            !note_pair(self, (uint32_t)i, pair, segments[i].length))
+            !record_pair(self, (uint32_t)i, pair, segments[i].length))
             return false;
     }
     return make_handle(self, segments) && set_all_rows(self, pairs);

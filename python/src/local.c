@@ -296,7 +296,7 @@ PyObject *tam_py_local_presets(PyObject *module, PyObject *none) {
     for (size_t i = 0; list && tamis_local_preset_list(i, &p); i++) {
         PyObject *one = Py_BuildValue("{sssIsdsdsssdsisdss}", "name", p.name, "steps", p.steps,
                                       "lr", p.lr, "momentum", p.momentum, "scheme", p.scheme,
-                                      "density", p.density, "wire_type", (int)p.wire_type,
+                                      "density", p.density, "value_codec", (int)p.value_codec,
                                       "residual_decay", p.residual_decay, "source", p.source);
         if (!one || PyList_Append(list, one) != 0)
             Py_CLEAR(list);

@@ -190,7 +190,7 @@ static const char *const *words_of(const char *name) {
 }
 
 _Static_assert(sizeof(tamis_dtype) == sizeof(int) && sizeof(tamis_worker) == sizeof(int) &&
-                   sizeof(tamis_index_format) == sizeof(int) &&
+                   sizeof(tamis_index_codec) == sizeof(int) &&
                    sizeof(tamis_update_rule) == sizeof(int),
                "words are stored as int");
 

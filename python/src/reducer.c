@@ -251,7 +251,7 @@ static void destroy(tam_py_reducer *self) {
     Py_END_ALLOW_THREADS tam_py_cause_drop();
     self->comm->reducers--;
     leave_meter(self);
-    if (tam_py_comm_lingers(self->comm))
+    if (tam_py_comm_buffers_in_flight(self->comm))
         self->nheld = 0; /* leak it on purpose */
     tam_py_reducer_release(self);
     Py_CLEAR(self->before);

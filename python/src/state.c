@@ -262,7 +262,7 @@ static PyObject *bucket_as_dict(const tamis_reducer *handle, uint32_t index) {
         return tam_py_raise(status);
 #define WHOLE(name) #name, (unsigned long long)b.name
     return Py_BuildValue("{sKsKsKsKsKszszsdsKsKsKsKsK}", WHOLE(first_segment), WHOLE(nsegments),
-                         WHOLE(begin), WHOLE(length), WHOLE(target), "index_format", b.index_format,
+                         WHOLE(begin), WHOLE(length), WHOLE(target), "index_codec", b.index_codec,
                          "exchange", b.exchange, "predicted_us", b.predicted_us, WHOLE(held),
                          WHOLE(held_at), WHOLE(slice_first), WHOLE(slice_run), WHOLE(slice_stride));
 #undef WHOLE

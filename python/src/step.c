@@ -54,7 +54,7 @@ static PyObject *held_as_tuple(const tam_py_reducer *self) {
 static PyObject *end_step(tam_py_reducer *self, tamis_status status, bool joined) {
     PyObject *answer = tam_py_reducer_answer(status);
     PyObject *type, *value, *trace;
-    if (status == TAMIS_E_STATE || tam_py_comm_lingers(self->comm))
+    if (status == TAMIS_E_STATE || tam_py_comm_buffers_in_flight(self->comm))
         return answer;
     PyErr_Fetch(&type, &value, &trace);
     memset(self->marked, 0, self->layout->count * sizeof self->marked[0]);
@@ -217,7 +217,7 @@ static tamis_status run(tamis_status (*call)(tamis_reducer *, const tamis_step *
 /* Called with the call entered. Takes over the reference to `keeper`. */
 static PyObject *start_with(tam_py_reducer *self, PyObject *keeper, const tamis_step *step) {
     tamis_status status = run(tamis_reducer_start, self->handle, step);
-    bool lent = status == TAMIS_OK || tam_py_comm_lingers(self->comm);
+    bool lent = status == TAMIS_OK || tam_py_comm_buffers_in_flight(self->comm);
     PyObject *answer = tam_py_reducer_answer(status);
     if (status == TAMIS_OK)
         memset(self->marked, 1, self->layout->count * sizeof self->marked[0]);
@@ -241,7 +241,7 @@ PyObject *tam_py_step_start(PyObject *object, PyObject *args, PyObject *keywords
     return answer;
 }
 
-/* On the CPU the gradient has been read when the library returns; for CUDA see the head of the
+/* On the CPU the gradient has been read when the library returns; for CUDA see the top of the
  * file. Takes over the reference to `keeper`. */
 static PyObject *accumulate_with(tam_py_reducer *self, PyObject *keeper, const tamis_step *step) {
     PyObject *answer = tam_py_reducer_answer(run(tamis_reducer_accumulate, self->handle, step));

@@ -125,9 +125,9 @@ class Reducer:
         density_max: float = 0.0,
         link_latency_us: float = 0.0,
         link_gbit: float = 0.0,
-        index_format: str = "auto",  # docs/options.md has the others
-        wire_type: str = "auto",  # likewise
-        wire_type_sum: str = "auto",
+        index_codec: str = "auto",  # docs/options.md has the others
+        value_codec: str = "auto",  # likewise
+        sum_codec: str = "auto",
         sum_order: str = "tree",  # "transport"
         ranks_per_node: int = 0,
         residual_decay: Optional[float] = None,  # 1; with update "adam" from update_advise
@@ -226,7 +226,7 @@ class Reducer:
         """Fields of tamis_stats by name."""
     def buckets(self) -> List[Dict[str, Any]]:
         """Fields of tamis_bucket by name, one dict per bucket in the order of the exchange. With
-        scheme "auto": `exchange` and `index_format` are its choices, `predicted_us` its estimate."""
+        scheme "auto": `exchange` and `index_codec` are its choices, `predicted_us` its estimate."""
     def close(self) -> None:
         """Error (STATE) while another thread is inside one of its calls."""
 
@@ -309,7 +309,7 @@ def settings() -> List[Dict[str, str]]: ...
 def update_advise(density: float, beta1: float = -1.0) -> Tuple[float, float]:
     """(scale, residual_decay) that suit Adam in update mode at this density."""
 def local_presets() -> List[Dict[str, Any]]:
-    """Published forms of local steps: name, steps, lr, momentum; scheme, density, wire_type (a
+    """Published forms of local steps: name, steps, lr, momentum; scheme, density, value_codec (a
     number) and residual_decay (-1: as by default) of the Reducer; source."""
 def mpi_state() -> str:
     """"absent" (module never loaded), "foreign" (other code initialised MPI), "own" (we did),

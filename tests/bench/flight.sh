@@ -13,7 +13,7 @@ trap 'rm -rf "$dir"' EXIT
 
 . "$(dirname "${BASH_SOURCE[0]}")/expect.sh"
 
-head_of() { # rank, ranks
+header_of() { # rank, ranks
     printf '{"record":"flight","version":100,"communicator":0,"rank":%d,"ranks":%d,"transport":"mpi",' "$1" "$2"
     echo '"plan":"4","clock_ns":9000000000,"unix_ns":1700000009000000000,"events":9}'
 }
@@ -22,7 +22,7 @@ event() { # kind, collective, call, bytes, step
     printf '"collective":%d,"call":"%s","bucket":0,"bytes":%d,"status":"TAMIS_OK"}\n' "$2" "$3" "$4"
 }
 rank() { # rank, collectives that ended, one more that began or 0
-    head_of "$1" 3
+    header_of "$1" 3
     for ((c = 1; c <= $2; c++)); do
         event begin $c sum 400 $((c / 2))
         event end $c sum 400 $((c / 2))
@@ -96,7 +96,7 @@ says "$damaged"
 rank 0 4 1 | tr '\n' '\0' | sed 's/\x0/\n/' >"$dir/flight-0-0-1.jsonl" # lines that end with a zero byte
 says "$damaged"
 rank 0 4 1 | sed '1 s/"rank":0/"rank":8/' >"$dir/flight-0-0-1.jsonl"
-expect 0 "flight-0-0-1.jsonl is ignored: its head says rank 8 of 3 ranks" "$info" --flight "$dir"
+expect 0 "flight-0-0-1.jsonl is ignored: its header says rank 8 of 3 ranks" "$info" --flight "$dir"
 : >"$dir/flight-0-0-1.jsonl"
 expect 0 "flight-0-0-1.jsonl is empty, and is ignored" "$info" --flight "$dir"
 echo 'not json' >"$dir/flight-0-1-1.jsonl"
@@ -105,15 +105,15 @@ ranks "4 1" "4 1" "4 1"
 for r in 0 1 2; do echo 'not json' >>"$dir/flight-0-$r-1.jsonl"; done
 says "the file(s) of rank(s) 0 1 2 are damaged; nothing is known"
 long=$(printf 'x%.0s' {1..3000})
-for r in 0 1 2; do { head_of $r 3; event begin 1 "$long" 4 1; } >"$dir/flight-0-$r-1.jsonl"; done
+for r in 0 1 2; do { header_of $r 3; event begin 1 "$long" 4 1; } >"$dir/flight-0-$r-1.jsonl"; done
 says "all are in collective 1, x* of 4 bytes in step 1"
 
 # Of very many ranks not all are named, and it is said how many are not.
 rm "$dir"/*.jsonl
-for r in 0 1; do { head_of $r 3000000000; event begin 1 sum 4 1; } >"$dir/flight-0-$r-1.jsonl"; done
+for r in 0 1; do { header_of $r 3000000000; event begin 1 sum 4 1; } >"$dir/flight-0-$r-1.jsonl"; done
 says "rank(s) 2 3 4 [0-9 ]* and 29999998[0-9]* more left no file"
 rm "$dir"/*.jsonl
-for r in {0..199}; do { head_of $r 200; [ $r -gt 2 ] || event begin 1 sum 4 1; } >"$dir/flight-0-$r-1.jsonl"; done
+for r in {0..199}; do { header_of $r 200; [ $r -gt 2 ] || event begin 1 sum 4 1; } >"$dir/flight-0-$r-1.jsonl"; done
 says "rank(s) 3 4 5 [0-9 ]* and [0-9]* more are behind"
 rm "$dir"/*.jsonl
 expect 1 "no flight-\*.jsonl in $dir can be read" "$info" --flight "$dir"

@@ -4,7 +4,7 @@
 # test: long release
 #
 # scale.sh SCALE PYTHON [MPIRUN]: what tamis_scale says of 4 to 4096 ranks: messages and times on
-# InfiniBand, dense beside them as another program has it, the formula against the simulated wire;
+# InfiniBand, dense beside them as another program has it, the formula against the simulated network;
 # loss and jitter cost time, repeatably; what is no network is refused; over MPI as many bytes are sent as it
 # predicts.
 set -euo pipefail
@@ -42,7 +42,7 @@ for p, us in ((4, 758.4), (64, 938.6), (256, 1045.7), (1024, 1114.0), (4096, 118
 assert r[1024]["usual_us"] <= 250 and r[4096]["usual_us"] <= 260
 assert r[4096]["linear_us"] > 3000 > r[4096]["dense_us"] # what stages are for
 assert r[4096]["memory_grows"] <= 8e6 and r[64]["memory_fixed"] < 16e6
-# Every rank gets the slots of all others, and sends and gets its share of values twice; more only heads.
+# Every rank gets the packets of all others, and sends and gets its share of values twice; more only headers.
 assert 0.8 * 3e6 < r[64]["rank_bytes"] < 1.05 * 3e6 and r[4]["node_bytes"] == 0
 for p in r:
     assert 0.03 < r[p]["break_even"] < 0.2 and r[p]["speedup"] > 4, r[p]
@@ -57,7 +57,7 @@ for p in r:
     done
 done
 
-# Values of few bits: the formula beside the wire; fewer bytes than floats; partial sums count.
+# Values of few bits: the formula beside the simulated network; fewer bytes than floats; partial sums count.
 for values in bfloat16 fp4 fp2; do
     records "few$values" --net ib -n 25000000 -d 0.01 --ranks 8,12,64,1024,4096 --values $values
     check "few$values" "floats = {json.loads(l)['ranks']: json.loads(l) for l in open('$dir/ib')}

@@ -3,7 +3,7 @@
 #
 # test: slow long release
 #
-# scale_grid.sh SCALE PYTHON: of all candidate plans, run on the simulated wire with jitter, and over TCP with
+# scale_grid.sh SCALE PYTHON: of all candidate plans, run on the simulated network with jitter, and over TCP with
 # incast, the one that the formula chose takes at most 10 % longer than the best in 95 % of a grid.
 set -euo pipefail
 

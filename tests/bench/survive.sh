@@ -16,7 +16,7 @@ trap 'rm -rf "$dir"' EXIT
 
 ranks=4
 options=("${lm[@]}" --reduce update --eval-every 1000000000 --quiet)
-# Every process notes its id, so that this test ends none but its own.
+# Every process records its id, so that this test ends none but its own.
 cat >"$dir/rank.sh" <<'END_OF_RANK'
 echo $$ >"$1/pid.${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}"
 exec "${@:2}"

@@ -32,42 +32,44 @@ void exchange_leave(exchange_group *g) {
     pthread_mutex_unlock(&g->lock);
 }
 
-/* -- slots ------------------------------------------------------------------------------------ */
+/* -- packets ---------------------------------------------------------------------------------- */
 
-tam_head *exchange_header(const exchange_seat *s, uint32_t rank) {
-    return (tam_head *)(void *)(s->mail->slots + rank * s->mail->slot_bytes);
+tam_header *exchange_header(const exchange_seat *s, uint32_t rank) {
+    return (tam_header *)(void *)(s->mail->packets + rank * s->mail->packet_bytes);
 }
 
-float *exchange_tallies(const exchange_seat *s, uint32_t rank) {
+float *exchange_counters(const exchange_seat *s, uint32_t rank) {
     return (float *)(void *)(exchange_header(s, rank) + 1);
 }
 
-static size_t head_bytes_of(const exchange_seat *s) {
-    return tam_head_bytes(TAM_TALLIES + s->step->exchange.slots.nstats);
+static size_t header_bytes_of(const exchange_seat *s) {
+    return tam_header_bytes(TAM_COUNTERS + s->step->exchange.packets.nstats);
 }
 
 uint32_t *exchange_list(const exchange_seat *s, uint32_t rank) {
-    return (uint32_t *)(void *)((char *)exchange_header(s, rank) + head_bytes_of(s));
+    return (uint32_t *)(void *)((char *)exchange_header(s, rank) + header_bytes_of(s));
 }
 
 uint32_t exchange_capacity(const exchange_seat *s) {
-    return s->step->exchange.slots.capacity;
+    return s->step->exchange.packets.capacity;
 }
 
 void exchange_reseal(const exchange_seat *s, uint32_t rank) {
-    tam_head *h = exchange_header(s, rank);
+    tam_header *h = exchange_header(s, rank);
     uint32_t capacity = exchange_capacity(s);
     uint32_t count = h->count < capacity ? h->count : capacity;
     const uint32_t *list = exchange_list(s, rank);
-    const char *values = (const char *)list + tam_head_round(capacity * sizeof list[0]);
+    const char *values = (const char *)list + tam_header_round(capacity * sizeof list[0]);
     const tam_cuda_exchange *x = &s->step->exchange;
-    const tam_head_due due = {x->ledger->config + x->ledger->agreed, x->turn->step,
-                              x->ledger->last_result, rank, 0};
-    size_t bytes = s->trial->format == TAMIS_INDEX_AUTO ? count * sizeof list[0] : h->index_bytes;
-    uint64_t sums = tam_sum_head(h, head_bytes_of(s)) + tam_sum_bytes(TAM_SUM_INDICES, list, bytes);
+    const tam_header_due due = {x->ledger->config + x->ledger->agreed, x->turn->step,
+                                x->ledger->last_result, rank, 0};
+    size_t bytes =
+        s->trial->index_codec == TAMIS_INDEX_AUTO ? count * sizeof list[0] : h->index_bytes;
+    uint64_t sums =
+        tam_sum_header(h, header_bytes_of(s)) + tam_sum_bytes(TAM_SUM_INDICES, list, bytes);
     if (s->scheme.exchange == TAM_EXCHANGE_PAIRS)
         sums += tam_sum_bytes(TAM_SUM_VALUES, values, count * sizeof(float));
-    h->check = tam_head_check_of(&due, sums);
+    h->check = tam_header_check_of(&due, sums);
 }
 
 /* -- collectives ------------------------------------------------------------------------------ */
@@ -77,9 +79,9 @@ static void copy(exchange_seat *me, exchange_leg leg) {
     uint32_t rank = me->self->id;
     for (uint32_t q = 0; q < me->trial->nranks; q++) {
         const tam_cuda_mail *from = me->group->seats[q].mail;
-        size_t slot = q * to->slot_bytes, share = q * to->share_bytes, sum = q * to->sum_bytes;
-        if (leg == LEG_SLOTS && q != rank)
-            memcpy(to->slots + slot, from->slots + slot, to->slot_bytes);
+        size_t packet = q * to->packet_bytes, share = q * to->share_bytes, sum = q * to->sum_bytes;
+        if (leg == LEG_PACKETS && q != rank)
+            memcpy(to->packets + packet, from->packets + packet, to->packet_bytes);
         if (leg == LEG_VALUES)
             memcpy(to->shares + share, from->values + rank * to->share_bytes, to->share_bytes);
         if (leg == LEG_SUMS && q != rank)
@@ -99,8 +101,8 @@ static void run_collective(void *context) {
         copy(me, ticket->leg);
     if (hit && t->damage)
         t->damage(me);
-    if (ticket->leg == LEG_SLOTS)
-        memcpy(me->earlier, me->mail->slots, t->nranks * me->mail->slot_bytes);
+    if (ticket->leg == LEG_PACKETS)
+        memcpy(me->earlier, me->mail->packets, t->nranks * me->mail->packet_bytes);
     (void)meet(me->group);
 }
 
@@ -112,7 +114,7 @@ static tamis_status collect(exchange_seat *me, exchange_leg leg) {
 
 tamis_status exchange_enqueue(void *context, tam_cuda_step *step) {
     exchange_seat *me = context;
-    TAM_TRY(collect(me, LEG_SLOTS));
+    TAM_TRY(collect(me, LEG_PACKETS));
     TAM_TRY(tam_cuda_step_unite(step));
     if (me->mail->share_bytes == 0)
         return TAMIS_OK;

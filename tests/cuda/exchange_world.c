@@ -3,8 +3,8 @@
  * Ranks that exchange on the device: their memory, one step, and what must be true after it.
  */
 #include "tests/cuda/exchange_world.h"
-#include "collectives/exchange/codec.h"
-#include "collectives/exchange/wire.h"
+#include "collectives/exchange/index_codecs.h"
+#include "collectives/exchange/value_codecs.h"
 #include "tests/cuda/fake.h"
 #include "tests/cuda/rank.h"
 #include <math.h>
@@ -34,32 +34,33 @@ static void open_cpu(exchange_seat *s) {
     config.density = s->trial->density;
     config.output = s->trial->output;
     config.nonfinite = s->trial->policy;
-    config.index_format = s->trial->format;
-    config.wire_type = s->trial->wire;
+    config.index_codec = s->trial->index_codec;
+    config.value_codec = s->trial->value_codec;
     config.rows_capacity = s->trial->rows_capacity;
     RANK_OK(s->self, tamis_reducer_create(s->self->comm, s->layout, &config, &s->cpu));
 }
 
-static tam_cuda_wire wire_of(tamis_wire_type type) {
-    const tam_wire_type *row = tam_wire_of(type);
-    return (tam_cuda_wire){.type = type, .bits = row->bits, .scale_bytes = row->scale_bytes};
+static tam_cuda_value_codec value_codec_of(tamis_value_codec type) {
+    const tam_value_codec *row = tam_value_codec_of(type);
+    return (tam_cuda_value_codec){.type = type, .bits = row->bits, .scale_bytes = row->scale_bytes};
 }
 
-static tam_cuda_format format_of(exchange_seat *s, uint32_t capacity) {
+static tam_cuda_codecs codecs_of(exchange_seat *s, uint32_t capacity) {
     const exchange_trial *t = s->trial;
-    tam_cuda_format f = {0};
-    if (t->wire != TAMIS_WIRE_AUTO) {
-        f.up = wire_of(t->wire);
-        f.down = wire_of(tam_wire_resolve_sum(TAMIS_WIRE_AUTO, t->wire));
+    tam_cuda_codecs f = {0};
+    if (t->value_codec != TAMIS_VALUE_AUTO) {
+        f.up = value_codec_of(t->value_codec);
+        f.down = value_codec_of(tam_sum_codec_resolve(TAMIS_VALUE_AUTO, t->value_codec));
     }
-    if (t->format == TAMIS_INDEX_AUTO)
+    if (t->index_codec == TAMIS_INDEX_AUTO)
         return f;
     for (uint32_t i = 0; i < t->nranks; i++)
         s->parts[i] = tam_strided_of(&s->division, i);
-    f.index = t->format;
+    f.index = t->index_codec;
     f.span = tam_own_max(&s->division);
     f.parts = s->parts;
-    f.index_bytes = tam_head_round((size_t)tam_codec_of(t->format)->bytes(f.span, capacity));
+    f.index_bytes =
+        tam_header_round((size_t)tam_index_codec_of(t->index_codec)->bytes(f.span, capacity));
     return f;
 }
 
@@ -70,15 +71,15 @@ static void plan_rows(exchange_seat *s, tam_cuda_plan *plan) {
     uint32_t capacity = t->rows_capacity < count ? t->rows_capacity : count;
     uint64_t sent = (uint64_t)capacity * t->row_length * t->nranks;
     plan->row_length = t->row_length;
-    plan->slot_capacity = capacity;
+    plan->packet_capacity = capacity;
     plan->union_max = (uint32_t)(sent < t->n ? sent : t->n);
-    if (t->format == TAMIS_INDEX_AUTO)
+    if (t->index_codec == TAMIS_INDEX_AUTO)
         return;
     for (uint32_t i = 0; i < t->nranks; i++)
         s->parts[i] = (tam_strided){0, count, count, count};
-    plan->format.span = count;
-    plan->format.index_bytes =
-        tam_head_round((size_t)tam_codec_of(t->format)->bytes(count, capacity));
+    plan->codecs.span = count;
+    plan->codecs.index_bytes =
+        tam_header_round((size_t)tam_index_codec_of(t->index_codec)->bytes(count, capacity));
 }
 
 static tam_cuda_plan plan_of(exchange_seat *s, uint64_t k) {
@@ -97,11 +98,11 @@ static tam_cuda_plan plan_of(exchange_seat *s, uint64_t k) {
         .kind = TAM_CUT_TOTAL,
         .weighted = tam_scheme_weighted(s->scheme),
         .quota.spans = s->spans,
-        .slot_capacity = capacity,
+        .packet_capacity = capacity,
         .union_max = (uint32_t)(sent < t->n ? sent : t->n),
         .nstats = tam_scheme_weighted(s->scheme) ? s->division.grid.ngroups : 0,
         .with_values = s->scheme.exchange == TAM_EXCHANGE_PAIRS,
-        .format = format_of(s, capacity),
+        .codecs = codecs_of(s, capacity),
         .dense_output = t->output == TAMIS_OUTPUT_DENSE,
         .divisor = (float)nranks,
         .nonfinite = t->policy,
@@ -125,14 +126,15 @@ static void open_step(exchange_seat *s) {
     tam_cuda_plan plan = plan_of(s, k);
     if (t->row_length > 0)
         plan_rows(s, &plan);
-    size_t own = tam_own_max(&s->division), most = (size_t)(8 * over * plan.slot_capacity) + 4096;
+    size_t own = tam_own_max(&s->division), most = (size_t)(8 * over * plan.packet_capacity) + 4096;
     RANK_OK(self, tam_device_cuda.open(&s->division.grid, most < own ? most : own, 1, &s->device));
     s->acc = tam_device_cuda.alloc(s->device, bytes_of(s));
     RANK_CHECK(self, s->acc, "no memory");
     RANK_OK(self, tam_cuda_step_open(s->device, &plan, s->acc, &s->step));
     RANK_OK(self, tam_cuda_step_load(s->step, EXCHANGE_CONFIG, &(tam_cuda_past){.k = k}));
     s->mail = tam_cuda_step_mail(s->step);
-    RANK_CHECK(self, s->mail->slot_bytes % 16 == 0, "slots of %zu bytes", s->mail->slot_bytes);
+    RANK_CHECK(self, s->mail->packet_bytes % 16 == 0, "packets of %zu bytes",
+               s->mail->packet_bytes);
     if (!t->direct)
         RANK_OK(self, tam_cuda_step_capture(s->step, exchange_enqueue, s));
 }
@@ -145,7 +147,7 @@ static void take_memory(exchange_seat *s) {
     RANK_CUDA(self, cudaMallocHost((void **)&s->given, bytes_of(s)));
     s->owed = calloc(s->trial->n, sizeof *s->owed);
     s->before = calloc(s->trial->n, sizeof *s->before);
-    s->earlier = calloc(s->trial->nranks, s->mail->slot_bytes);
+    s->earlier = calloc(s->trial->nranks, s->mail->packet_bytes);
     RANK_CHECK(self, s->owed && s->before && s->earlier, "no memory");
 }
 

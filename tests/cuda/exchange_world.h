@@ -5,7 +5,7 @@
  * spoiled. Beside each works a reducer on the CPU, which is given the same gradients.
  *
  *     host    exchange_step ------------------------------------------> report   exchange_follow
- *     stream  begin  [slots]  unite  [values]  add  [sums]  settle      control   (CPU, compare)
+ *     stream  begin  [packets] unite [values]  add  [sums]  settle      control   (CPU, compare)
  *                       \________________|____________/
  *                         meet, copy, damage, meet: exchange_mail.c
  */
@@ -22,7 +22,7 @@
 
 enum { EXCHANGE_CONFIG = 0x1234567, EXCHANGE_NO_STEP = UINT32_MAX };
 
-typedef enum exchange_leg { LEG_SLOTS, LEG_VALUES, LEG_SUMS, LEGS } exchange_leg;
+typedef enum exchange_leg { LEG_PACKETS, LEG_VALUES, LEG_SUMS, LEGS } exchange_leg;
 
 typedef struct exchange_seat exchange_seat;
 
@@ -32,8 +32,8 @@ typedef struct exchange_trial {
     size_t n;
     double density;
     uint32_t row_length, rows_capacity; /* the vector is a segment with rows; 0: it is not */
-    tamis_index_format format;          /* AUTO: u32 */
-    tamis_wire_type wire;               /* AUTO: float32 */
+    tamis_index_codec index_codec;      /* AUTO: u32 */
+    tamis_value_codec value_codec;      /* AUTO: float32 */
     bool real; /* data_fill_real; else whole numbers, whose sums are exact */
     tamis_output output;
     tamis_nonfinite policy;
@@ -76,7 +76,7 @@ struct exchange_seat {
         exchange_leg leg;
     } tickets[LEGS];
     uint32_t round;         /* runs of the leg that is to fail */
-    unsigned char *earlier; /* slots of the step before */
+    unsigned char *earlier; /* packets of the step before */
 
     cudaStream_t stream;
     float *grads[2]; /* device: two places for the gradient */
@@ -114,12 +114,12 @@ tamis_status exchange_enqueue(void *context, tam_cuda_step *step);
 /** No rank waits for this one from here on. */
 void exchange_leave(exchange_group *group);
 
-/* Parts of a slot in the mail of a seat. */
-tam_head *exchange_header(const exchange_seat *seat, uint32_t rank);
+/* Parts of a packet in the mail of a seat. */
+tam_header *exchange_header(const exchange_seat *seat, uint32_t rank);
 uint32_t *exchange_list(const exchange_seat *seat, uint32_t rank);
-float *exchange_tallies(const exchange_seat *seat, uint32_t rank);
+float *exchange_counters(const exchange_seat *seat, uint32_t rank);
 
-/** Most indices in a slot. */
+/** Most indices in a packet. */
 uint32_t exchange_capacity(const exchange_seat *seat);
 
 /** Correct the checksum after a change: what a rank would send that is wrong, not what was damaged

@@ -267,7 +267,7 @@ static ncclResult_t add(ncclComm_t comm, cudaStream_t stream, const call &one) {
 }
 
 /* In a group an error is also that of its end. */
-static ncclResult_t noted(ncclResult_t code) {
+static ncclResult_t recorded(ncclResult_t code) {
     if (group_depth > 0 && code != ncclSuccess && group_error == ncclSuccess)
         group_error = code;
     return code;
@@ -307,13 +307,14 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
     std::shared_ptr<member> self = member_of(comm);
     held.unlock();
     if (!self)
-        return noted(refuse(ncclInvalidArgument, "no such communicator"));
+        return recorded(refuse(ncclInvalidArgument, "no such communicator"));
     size_t bytes = count * size_of(type), total = bytes * static_cast<size_t>(self->of->nranks);
     char *own = static_cast<char *>(recv) + static_cast<size_t>(self->rank) * bytes;
     if (!known(send, bytes) || !known(recv, total) ||
         (send != own && overlap(send, bytes, recv, total)))
-        return noted(refuse(ncclInvalidArgument, "memory is no device's, too short, or overlaps"));
-    return noted(add(
+        return recorded(
+            refuse(ncclInvalidArgument, "memory is no device's, too short, or overlaps"));
+    return recorded(add(
         comm, stream,
         {ALL_GATHER, static_cast<const char *>(send), static_cast<char *>(recv), count, type, 0}));
 }
@@ -323,11 +324,12 @@ ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataT
     NCCL_ENTER();
     size_t bytes = count * size_of(type);
     if (type != ncclFloat32 || op != ncclSum)
-        return noted(refuse(ncclInvalidArgument, "the fake only adds up float32"));
+        return recorded(refuse(ncclInvalidArgument, "the fake only adds up float32"));
     if (!known(send, bytes) || !known(recv, bytes) ||
         (send != recv && overlap(send, bytes, recv, bytes)))
-        return noted(refuse(ncclInvalidArgument, "memory is no device's, too short, or overlaps"));
-    return noted(add(
+        return recorded(
+            refuse(ncclInvalidArgument, "memory is no device's, too short, or overlaps"));
+    return recorded(add(
         comm, stream,
         {ALL_REDUCE, static_cast<const char *>(send), static_cast<char *>(recv), count, type, 0}));
 }
@@ -336,8 +338,8 @@ ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int p
                       ncclComm_t comm, cudaStream_t stream) {
     NCCL_ENTER();
     if (!known(send, count * size_of(type)))
-        return noted(refuse(ncclInvalidArgument, "memory is no device's, or too short"));
-    return noted(
+        return recorded(refuse(ncclInvalidArgument, "memory is no device's, or too short"));
+    return recorded(
         add(comm, stream, {SEND, static_cast<const char *>(send), nullptr, count, type, peer}));
 }
 
@@ -345,6 +347,7 @@ ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, n
                       cudaStream_t stream) {
     NCCL_ENTER();
     if (!known(recv, count * size_of(type)))
-        return noted(refuse(ncclInvalidArgument, "memory is no device's, or too short"));
-    return noted(add(comm, stream, {RECV, nullptr, static_cast<char *>(recv), count, type, peer}));
+        return recorded(refuse(ncclInvalidArgument, "memory is no device's, or too short"));
+    return recorded(
+        add(comm, stream, {RECV, nullptr, static_cast<char *>(recv), count, type, peer}));
 }

@@ -22,14 +22,14 @@ tamis_reducer_config pair_config(const pair_order *order) {
     config.capacity = order->capacity;
     config.bucket_length = order->bucket_length;
     config.ranks_per_node = order->ranks_per_node;
-    config.wire_type = order->wire;
+    config.value_codec = order->value_codec;
     config.share = order->share;
     config.output = order->output;
     config.nonfinite = order->nonfinite;
     config.grad_dtype = order->type;
     config.update = order->update;
     config.rows_capacity = order->rows_capacity;
-    config.index_format = order->format;
+    config.index_codec = order->index_codec;
     return config;
 }
 

@@ -18,7 +18,7 @@ typedef struct pair_order {
     double density, density_max, capacity;
     uint64_t bucket_length; /* 0: one bucket */
     uint32_t ranks_per_node;
-    tamis_wire_type wire;
+    tamis_value_codec value_codec;
     tamis_share share;
     tamis_output output;
     tamis_nonfinite nonfinite;
@@ -26,7 +26,7 @@ typedef struct pair_order {
     const tamis_update *update; /* NULL: gradients */
     const uint64_t *rows;       /* [nsegments] row lengths; NULL: none has rows */
     uint32_t rows_capacity;
-    tamis_index_format format;
+    tamis_index_codec index_codec;
     bool by_segment; /* a pointer per segment: into two halves that do not follow each other */
     bool real;       /* data_fill_real; else whole numbers */
     bool by_host;    /* the host drives the device's steps, too */

@@ -466,7 +466,7 @@ typedef struct diary {
 
 static diary diaries[RANKS_MOST];
 
-static void note_phase(void *context, const tamis_phase_event *event) {
+static void record_phase(void *context, const tamis_phase_event *event) {
     const pair *p = context;
     diary *d = &diaries[p->self->id];
     bool ordered = event->begin_ns <= event->end_ns && event->rank == p->self->id;
@@ -493,7 +493,7 @@ static void listen(test_rank *self) {
 static void test_every_bucket_of_a_step_is_told_of(void **state) {
     pair_order order = pair_usual();
     (void)state;
-    order.on_phase = note_phase;
+    order.on_phase = record_phase;
     ranks_run(2, 0, listen, &order);
 }
 

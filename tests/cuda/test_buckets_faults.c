@@ -101,7 +101,7 @@ static void refuse_one(test_rank *self) {
     check_kept(self, v);
 }
 
-static void test_a_slot_refused_in_one_bucket_applies_nothing_in_any(void **state) {
+static void test_a_packet_refused_in_one_bucket_applies_nothing_in_any(void **state) {
     (void)state;
     run_victims(3, 0, refuse_one);
 }
@@ -250,7 +250,7 @@ static void test_reducers_of_one_communicator_do_not_interleave(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_slot_refused_in_one_bucket_applies_nothing_in_any),
+        cmocka_unit_test(test_a_packet_refused_in_one_bucket_applies_nothing_in_any),
         cmocka_unit_test(test_a_communicator_lost_between_buckets_keeps_the_residual),
         cmocka_unit_test(test_a_collective_that_fails_in_a_bucket_loses_nothing),
         cmocka_unit_test(test_a_bucket_that_is_never_ready_is_a_timeout),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Kernels on the CPU: the control against lib/policy over random histories of slots and unions.
+ * Kernels on the CPU: the control against lib/policy over random histories of packets and unions.
  * Every word of state, levels, thresholds, weights, budgets and turn must agree.
  */
 #include "kernels/cuda/exchange.h"
@@ -79,18 +79,18 @@ static void open_job(twins *t, uint32_t rank, uint32_t nranks) {
         spans[r].upto = spans[r].before + below(t, (uint32_t)grid->n - spans[r].before + 1);
     }
     t->k = t->host.k;
-    size_t bytes = tam_head_bytes(TAM_TALLIES + nstats);
+    size_t bytes = tam_header_bytes(TAM_COUNTERS + nstats);
     t->job = (tam_cuda_control){
         .grid = {.n = grid->n, .ngroups = grid->ngroups, .groups = grid->groups},
         .scheme = t->division.scheme,
         .over = t->host.over,
         .quota.spans = spans,
-        .slots = {.memory = take(nranks, bytes),
-                  .bytes = bytes,
-                  .rank = rank,
-                  .nranks = nranks,
-                  .nstats = nstats,
-                  .stride = 1},
+        .packets = {.memory = take(nranks, bytes),
+                    .bytes = bytes,
+                    .rank = rank,
+                    .nranks = nranks,
+                    .nstats = nstats,
+                    .stride = 1},
         .slice.upto = (uint32_t)grid->n,
         .whole = grid->n,
         .indices = take((size_t)grid->ngroups * PICKED_MOST, sizeof(uint32_t)),
@@ -162,7 +162,7 @@ static void open_twins(twins *t, const char *name, uint32_t ngroups, uint32_t ra
 static void close_twins(twins *t) {
     void *owned[] = {t->division.grid.groups,
                      (void *)t->job.quota.spans,
-                     t->job.slots.memory,
+                     t->job.packets.memory,
                      (void *)t->job.indices,
                      t->job.levels,
                      t->job.thresholds,
@@ -183,11 +183,11 @@ static void close_twins(twins *t) {
 
 /* -- a step that was exchanged ---------------------------------------------------------------- */
 
-static tam_head *header_of(twins *t, uint32_t rank) {
-    return (tam_head *)(void *)(t->job.slots.memory + rank * t->job.slots.bytes);
+static tam_header *header_of(twins *t, uint32_t rank) {
+    return (tam_header *)(void *)(t->job.packets.memory + rank * t->job.packets.bytes);
 }
 
-static float *tallies_of(twins *t, uint32_t rank) {
+static float *counters_of(twins *t, uint32_t rank) {
     return (float *)(void *)(header_of(t, rank) + 1);
 }
 
@@ -204,12 +204,12 @@ static void fill_headers(twins *t) {
     double jump = below(t, 6) ? 0.0 : uniform(t, -3.0, 3.0);
     bool silent = below(t, 12) == 0; /* no rank cut */
     t->verdict = (tam_cuda_verdict){.known = below(t, 5) > 0};
-    for (uint32_t r = 0; r < t->job.slots.nranks; r++) {
+    for (uint32_t r = 0; r < t->job.packets.nranks; r++) {
         float key = some_key(t, jump);
-        uint32_t count = below(t, 1 + (uint32_t)(2 * t->host.k / t->job.slots.nranks));
-        tam_head *h = header_of(t, r);
-        *h = (tam_head){.count = count, .key = key};
-        tam_head_flag(h, !silent && below(t, 8) ? TAM_HEAD_HAS_KEY : 0);
+        uint32_t count = below(t, 1 + (uint32_t)(2 * t->host.k / t->job.packets.nranks));
+        tam_header *h = header_of(t, r);
+        *h = (tam_header){.count = count, .key = key};
+        tam_header_flag(h, !silent && below(t, 8) ? TAM_HEADER_HAS_KEY : 0);
         t->verdict.picked += count + (below(t, 4) ? 0 : below(t, 50));
         t->verdict.candidates += count + below(t, 2 * count + 10);
     }
@@ -218,12 +218,12 @@ static void fill_headers(twins *t) {
 /* Many groups share one sum, so that ties occur; some are silent, some overflow. */
 static void fill_sums(twins *t) {
     static const float special[] = {0.0f, 3e38f, 1e-30f, 1.0f, 1.0f, 1.0f};
-    for (uint32_t g = 0; g < t->job.slots.nstats; g++) {
+    for (uint32_t g = 0; g < t->job.packets.nstats; g++) {
         uint32_t kind = below(t, 12);
         float middle = (float)tam_exp2(uniform(t, -30.0, 10.0));
-        for (uint32_t r = 0; r < t->job.slots.nranks; r++) {
+        for (uint32_t r = 0; r < t->job.packets.nranks; r++) {
             double sum = kind < 6 ? special[kind] : middle * (float)uniform(t, 0.5, 2.0);
-            tallies_of(t, r)[TAM_TALLIES + g] = tam_tally_share(sum, t->job.slots.nranks);
+            counters_of(t, r)[TAM_COUNTERS + g] = tam_counter_share(sum, t->job.packets.nranks);
         }
     }
 }
@@ -249,15 +249,15 @@ static void observe(twins *t) {
                              .candidates = t->verdict.known ? t->verdict.candidates : 0,
                              .group_sums = t->means,
                              .group_picked = t->group_picked};
-    for (uint32_t r = 0; r < t->job.slots.nranks; r++) {
-        const tam_head *h = header_of(t, r);
-        if (tam_head_flags(h) & TAM_HEAD_HAS_KEY)
+    for (uint32_t r = 0; r < t->job.packets.nranks; r++) {
+        const tam_header *h = header_of(t, r);
+        if (tam_header_flags(h) & TAM_HEADER_HAS_KEY)
             t->cuts[t->seen.ncuts++] = tam_log2(h->key);
     }
-    for (uint32_t g = 0; g < t->job.slots.nstats; g++) {
+    for (uint32_t g = 0; g < t->job.packets.nstats; g++) {
         float mean;
-        tam_tree_add_up(tallies_of(t, 0) + TAM_TALLIES + g, t->job.slots.bytes / sizeof mean,
-                        t->job.slots.nranks, 1, &mean);
+        tam_tree_add_up(counters_of(t, 0) + TAM_COUNTERS + g, t->job.packets.bytes / sizeof mean,
+                        t->job.packets.nranks, 1, &mean);
         t->means[g] = mean;
     }
     for (uint32_t g = 0, i = 0; g < grid->ngroups; g++) {
@@ -284,7 +284,7 @@ static void check_turn(const twins *t) {
                   scheme.threshold == TAM_THRESHOLD_FIXED ||
                   (scheme.threshold == TAM_THRESHOLD_PREDICT && t->host.state.primed);
     assert_int_equal(t->turn.step, t->step);
-    assert_int_equal(t->turn.mine, tam_part_of(&t->division, t->step, t->job.slots.rank));
+    assert_int_equal(t->turn.mine, tam_part_of(&t->division, t->step, t->job.packets.rank));
     const tam_cuda_span *span = &t->job.quota.spans[t->step % t->division.nranks];
     uint64_t n = t->division.grid.n;
     assert_int_equal(t->turn.k, t->k * span->upto / n - t->k * span->before / n);

@@ -152,13 +152,13 @@ static void copy(const seat *s, tam_cuda_leg leg) {
         add_up(mine);
     for (uint32_t r = 0; r < RANKS; r++) {
         const tam_cuda_mail *from = &seats[r].mail;
-        size_t bytes = mine->share_bytes, slot = r * mine->slot_bytes;
+        size_t bytes = mine->share_bytes, packet = r * mine->packet_bytes;
         if (leg == TAM_CUDA_SHARES)
             memcpy(mine->shares + r * bytes, from->values + own * bytes, bytes);
         else if (leg == TAM_CUDA_SUMS && r != own)
             memcpy(mine->sums + r * bytes, from->sums + r * bytes, bytes);
-        else if (leg == TAM_CUDA_SLOTS && r != own)
-            memcpy(mine->slots + slot, from->slots + slot, mine->slot_bytes);
+        else if (leg == TAM_CUDA_PACKETS && r != own)
+            memcpy(mine->packets + packet, from->packets + packet, mine->packet_bytes);
     }
 }
 
@@ -189,7 +189,7 @@ static void travel(void *context) {
     (void)rank_barrier(s->self);
 }
 
-static void note_added(void *context) {
+static void record_added(void *context) {
     seat *s = context;
     atomic_store(&s->added, true);
 }
@@ -205,7 +205,7 @@ static tamis_status carry(void *context, const tam_cuda_mail *mail, tam_cuda_leg
         return TAMIS_E_TRANSPORT;
     if (leg != TAM_CUDA_SUMS || piece > 0)
         return TAMIS_OK;
-    return fake_cuda_enqueue(s->step->round->travel, "note", note_added, s, NULL)
+    return fake_cuda_enqueue(s->step->round->travel, "record", record_added, s, NULL)
                ? TAMIS_E_TRANSPORT
                : TAMIS_OK;
 }
@@ -467,8 +467,8 @@ static void test_a_collective_that_is_given_up_is_noticed(void **state) {
         int piece;
         tamis_sum_order order;
     } cases[] = {
-        {TAM_CUDA_SLOTS, 0, TAMIS_SUM_ORDER_TREE},
-        {TAM_CUDA_SLOTS, 0, TAMIS_SUM_ORDER_TRANSPORT},
+        {TAM_CUDA_PACKETS, 0, TAMIS_SUM_ORDER_TREE},
+        {TAM_CUDA_PACKETS, 0, TAMIS_SUM_ORDER_TRANSPORT},
         {TAM_CUDA_SHARES, 0, TAMIS_SUM_ORDER_TREE},
         {TAM_CUDA_SHARES, 7, TAMIS_SUM_ORDER_TREE},
         {TAM_CUDA_SUMS, 0, TAMIS_SUM_ORDER_TREE},

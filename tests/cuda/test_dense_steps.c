@@ -172,7 +172,7 @@ static void disagree(test_rank *self, bool about_step, const char *words) {
     cudaFree(grad);
 }
 
-/* A head has a byte of the configuration's hash, which may be the same: then the step differs. */
+/* A header has a byte of the configuration's hash, which may be the same: then the step differs. */
 static void mix_up(test_rank *self) {
     disagree(self, false, "configuration|another step");
 }

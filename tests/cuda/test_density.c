@@ -83,12 +83,12 @@ static void test_whatever_travels_gives_the_bits_of_the_cpu(void **state) {
     (void)state;
     for (uint32_t i = 0; i < 10; i += test_stride(3)) {
         pair_order order = usual();
-        order.format = (tamis_index_format)(TAMIS_INDEX_U32 + i % 5);
-        order.wire = (tamis_wire_type)(TAMIS_WIRE_FLOAT32 + i / 2 % 5);
+        order.index_codec = (tamis_index_codec)(TAMIS_INDEX_U32 + i % 5);
+        order.value_codec = (tamis_value_codec)(TAMIS_VALUE_FLOAT32 + i / 2 % 5);
         order.scheme = i % 3 ? "tamis" : PAIRS;
         order.output = i % 2 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
         order.bucket_length = i % 4 ? PAIR_N / 3 : 0;
-        test_context("index format %u, wire type %u, %s", i % 5, i / 2 % 5, order.scheme);
+        test_context("index codec %u, value codec %u, %s", i % 5, i / 2 % 5, order.scheme);
         ranks_run(2, 0, run_steps, &order);
     }
 }
@@ -287,7 +287,7 @@ static void test_messages_follow_the_density(void **state) {
         pair_order order = usual();
         order.scheme = schemes[i % 3];
         order.bucket_length = i < 3 ? 0 : PAIR_N / 5;
-        order.format = i % 2 ? TAMIS_INDEX_BLOCK16 : TAMIS_INDEX_U32;
+        order.index_codec = i % 2 ? TAMIS_INDEX_BLOCK16 : TAMIS_INDEX_U32;
         test_context("sizes, %s", order.scheme);
         ranks_run(2, 0, compare_sizes, &order);
     }

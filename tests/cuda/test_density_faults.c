@@ -288,7 +288,7 @@ static void test_a_graph_of_the_caller_keeps_its_sizes(void **state) {
     }
 }
 
-/* -- a result that the caller's stream still reads --------------------------------------------- */
+/* -- a result that the caller's stream still reads -------------------------------------------- */
 
 static void nap(void *nothing) {
     const struct timespec long_s = {0, 200000000};

@@ -88,9 +88,10 @@ static void test_bad_numbers_are_met_as_on_the_cpu(void **state) {
             t.scheme = schemes[i % 2];
             t.policy = (tamis_nonfinite)policy;
             t.touch = i < 2 ? put_nan : put_large;
-            t.wire = (tamis_wire_type)(TAMIS_WIRE_AUTO + (i + 4 * policy) % TAMIS_WIRE_END);
-            test_context("%s, policy %d, %s, wire %d", t.scheme, policy,
-                         i < 2 ? "NaN" : "large sums", t.wire);
+            t.value_codec =
+                (tamis_value_codec)(TAMIS_VALUE_AUTO + (i + 4 * policy) % TAMIS_VALUE_END);
+            test_context("%s, policy %d, %s, value codec %d", t.scheme, policy,
+                         i < 2 ? "NaN" : "large sums", t.value_codec);
             exchange_run(&t, meet_bad_numbers);
         }
 }

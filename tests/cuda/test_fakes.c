@@ -180,7 +180,7 @@ static void test_a_captured_fork_is_replayed(void **state) {
     CUDA(cudaStreamDestroy(side));
 }
 
-static void note_order(void *context) {
+static void record_order(void *context) {
     int *counter = context;
     ++*counter;
 }
@@ -198,7 +198,7 @@ static void test_missing_edges_show(void **state) {
     CUDA(cudaStreamWaitEvent(side, fork, 0));
     CUDA(cudaLaunchHostFunc(side, times_ten, &number));
     CUDA(cudaEventRecord(back, side));
-    CUDA(cudaLaunchHostFunc(origin, note_order, &number));
+    CUDA(cudaLaunchHostFunc(origin, record_order, &number));
     CUDA(cudaStreamWaitEvent(origin, back, 0));
     CUDA(cudaStreamEndCapture(origin, &graph));
     CUDA(cudaGraphInstantiate(&exec, graph, 0));

@@ -95,17 +95,17 @@ typedef struct kind {
     column expected;  /* of a rank */
 } kind;
 
-static tamis_reducer_config config_of(const char *scheme, tamis_index_format index) {
+static tamis_reducer_config config_of(const char *scheme, tamis_index_codec index) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = scheme;
     config.density = 0.05;
     config.device = TAMIS_DEVICE_CUDA;
-    config.index_format = index;
+    config.index_codec = index;
     return config;
 }
 
 static tamis_reducer_config rounded(tamis_reducer_config config) {
-    config.wire_type = TAMIS_WIRE_BFLOAT16;
+    config.value_codec = TAMIS_VALUE_BFLOAT16;
     return config;
 }
 

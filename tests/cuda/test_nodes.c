@@ -101,9 +101,9 @@ static void test_whatever_travels_in_the_column(void **state) {
         if (!test_drawn(3))
             continue;
         trial what = trial_of("tamis", i % 2 ? (nodes){8, 2} : (nodes){6, 2}, 9001, 0.1);
-        what.format = (tamis_index_format)(TAMIS_INDEX_U32 + i % 5);
-        what.wire = (tamis_wire_type)(TAMIS_WIRE_FLOAT32 + i / 2 % 5);
-        what.wire_sum = i < 5 ? TAMIS_WIRE_AUTO : TAMIS_WIRE_BFLOAT16;
+        what.index_codec = (tamis_index_codec)(TAMIS_INDEX_U32 + i % 5);
+        what.value_codec = (tamis_value_codec)(TAMIS_VALUE_FLOAT32 + i / 2 % 5);
+        what.sum_codec = i < 5 ? TAMIS_VALUE_AUTO : TAMIS_VALUE_BFLOAT16;
         what.steps = 2;
         compare(what);
     }

@@ -195,7 +195,7 @@ typedef struct damage {
     unsigned nth; /* message of the middle step; 0: none */
     int to;
     size_t bit;
-    tamis_wire_type wire;
+    tamis_value_codec value_codec;
     uint64_t hashes[NRANKS][STEPS];
     tamis_status status[NRANKS][STEPS];
 } damage;
@@ -226,7 +226,7 @@ static void suffer(test_rank *self) {
     pair_order order = usual();
     damage *d = self->shared;
     pair p;
-    order.wire = d->wire;
+    order.value_codec = d->value_codec;
     if (!pair_open(self, &order, &p))
         return;
     for (uint32_t i = 0; i < STEPS; i++)
@@ -252,14 +252,15 @@ static bool check_not_silent(const damage *d, const damage *good) {
     return refused;
 }
 
-static void try_every_message(tamis_wire_type wire) {
-    damage good = {.wire = wire};
+static void try_every_message(tamis_value_codec value_codec) {
+    damage good = {.value_codec = value_codec};
     unsigned hit = 0, refused = 0;
     ranks_run(NRANKS, 0, suffer, &good);
     for (int to = 1; to < NRANKS; to++)
         for (unsigned nth = 1; nth <= MESSAGES_MOST; nth++) {
-            damage d = {.nth = nth, .to = to, .bit = 3 + 40 * (unsigned)to, .wire = wire};
-            test_context("wire type %d, message %u to rank %d", wire, nth, to);
+            damage d = {
+                .nth = nth, .to = to, .bit = 3 + 40 * (unsigned)to, .value_codec = value_codec};
+            test_context("value codec %d, message %u to rank %d", value_codec, nth, to);
             ranks_run(NRANKS, 0, suffer, &d);
             if (!fake_nccl_flipped()) /* a step has fewer */
                 break;
@@ -272,8 +273,8 @@ static void try_every_message(tamis_wire_type wire) {
 
 static void test_no_damaged_message_is_silent(void **state) {
     (void)state;
-    try_every_message(TAMIS_WIRE_FLOAT32);
-    try_every_message(TAMIS_WIRE_BFLOAT16);
+    try_every_message(TAMIS_VALUE_FLOAT32);
+    try_every_message(TAMIS_VALUE_BFLOAT16);
 }
 
 /* -- a device that hangs ---------------------------------------------------------------------- */

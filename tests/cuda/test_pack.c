@@ -4,7 +4,7 @@
  * the host; what it unpacks, the elements; and of damaged bytes it refuses just those that the host
  * refuses.
  */
-#include "collectives/exchange/codec.h"
+#include "collectives/exchange/index_codecs.h"
 #include "kernels/cuda/exchange.h"
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
@@ -23,11 +23,11 @@ enum { OWN, OTHER, RANKS };
 typedef struct desk {
     tam_cuda_exchange x;
     tam_cuda_scratch scratch;
-    tam_cuda_tally tallies[RANKS];
+    tam_cuda_packet_check packet_checks[RANKS];
     tam_cuda_turn turn;
     tam_cuda_picked picked;
     tam_strided parts[RANKS];
-    const tam_codec *codec;
+    const tam_index_codec *codec;
     uint32_t *positions, *back; /* [count], [capacity] */
     unsigned char *codes;       /* of the host */
     size_t bytes;
@@ -80,65 +80,65 @@ static tam_strided part_of(desk *d, uint32_t span) {
     return (tam_strided){below(d, 1000), run, stride, span};
 }
 
-static void open_desk(desk *d, tamis_index_format format, uint32_t span, uint32_t wanted,
+static void open_desk(desk *d, tamis_index_codec index_codec, uint32_t span, uint32_t wanted,
                       uint64_t seed) {
-    *d = (desk){.codec = tam_codec_of(format), .random = seed * 1000003};
+    *d = (desk){.codec = tam_index_codec_of(index_codec), .random = seed * 1000003};
     uint32_t capacity = wanted + (uint32_t)below(d, 20) + 1;
-    size_t room = tam_head_round((size_t)d->codec->bytes(span, capacity));
-    size_t slot = tam_head_bytes(TAM_TALLIES) + room;
+    size_t room = tam_header_round((size_t)d->codec->bytes(span, capacity));
+    size_t packet = tam_header_bytes(TAM_COUNTERS) + room;
     size_t pieces = (size_t)RANKS * tam_rice_pieces((uint32_t)room);
     d->parts[OWN] = d->parts[OTHER] = part_of(d, span);
     d->positions = take(wanted, sizeof d->positions[0]);
     d->back = take(capacity, sizeof d->back[0]);
     d->codes = take(room, 1);
     d->x = (tam_cuda_exchange){
-        .slots = {.memory = take(slot, RANKS),
-                  .bytes = slot,
-                  .rank = OWN,
-                  .nranks = RANKS,
-                  .capacity = capacity,
-                  .index_bytes = (uint32_t)room,
-                  .with_values = 1, /* which would be sealed afterwards */
-                  .packed = {.format = format,
-                             .span = span,
-                             .parts = d->parts,
-                             .lists = take((size_t)RANKS * capacity, sizeof(uint32_t)),
-                             .offsets = take(RANKS * (span / 65536 + 2), sizeof(uint32_t)),
-                             .zeros = take(capacity / TAM_PIECE + 1, sizeof(uint32_t)),
-                             .pieces = take(pieces, sizeof(tam_cuda_rice)),
-                             .skips = take(pieces, TAM_BLOCK_THREADS)}},
+        .packets = {.memory = take(packet, RANKS),
+                    .bytes = packet,
+                    .rank = OWN,
+                    .nranks = RANKS,
+                    .capacity = capacity,
+                    .index_bytes = (uint32_t)room,
+                    .with_values = 1, /* which would be sealed afterwards */
+                    .packed = {.index_codec = index_codec,
+                               .span = span,
+                               .parts = d->parts,
+                               .lists = take((size_t)RANKS * capacity, sizeof(uint32_t)),
+                               .offsets = take(RANKS * (span / 65536 + 2), sizeof(uint32_t)),
+                               .zeros = take(capacity / TAM_PIECE + 1, sizeof(uint32_t)),
+                               .pieces = take(pieces, sizeof(tam_cuda_rice)),
+                               .skips = take(pieces, TAM_BLOCK_THREADS)}},
         .scheme.ownership = TAM_OWN_CYCLIC,
         .blocks = 1 + (uint32_t)below(d, 9),
         .turn = &d->turn,
         .picked = &d->picked,
-        .tallies = d->tallies,
+        .packet_checks = d->packet_checks,
         .scratch = &d->scratch,
     };
     fill_positions(d, span, wanted);
 }
 
 static void close_desk(desk *d) {
-    tam_free(d->x.slots.memory);
-    tam_free(d->x.slots.packed.lists);
-    tam_free(d->x.slots.packed.offsets);
-    tam_free(d->x.slots.packed.zeros);
-    tam_free(d->x.slots.packed.pieces);
-    tam_free(d->x.slots.packed.skips);
+    tam_free(d->x.packets.memory);
+    tam_free(d->x.packets.packed.lists);
+    tam_free(d->x.packets.packed.offsets);
+    tam_free(d->x.packets.packed.zeros);
+    tam_free(d->x.packets.packed.pieces);
+    tam_free(d->x.packets.packed.skips);
     tam_free(d->positions);
     tam_free(d->back);
     tam_free(d->codes);
 }
 
-static tam_head *head_of(const desk *d, uint32_t rank) {
-    return (tam_head *)(void *)(d->x.slots.memory + rank * d->x.slots.bytes);
+static tam_header *header_of(const desk *d, uint32_t rank) {
+    return (tam_header *)(void *)(d->x.packets.memory + rank * d->x.packets.bytes);
 }
 
 static unsigned char *codes_of(const desk *d, uint32_t rank) {
-    return (unsigned char *)head_of(d, rank) + tam_head_bytes(TAM_TALLIES);
+    return (unsigned char *)header_of(d, rank) + tam_header_bytes(TAM_COUNTERS);
 }
 
 static uint32_t *list_of(const desk *d, uint32_t rank) {
-    return d->x.slots.packed.lists + (size_t)rank * d->x.slots.capacity;
+    return d->x.packets.packed.lists + (size_t)rank * d->x.packets.capacity;
 }
 
 static void finish(int error) {
@@ -151,8 +151,8 @@ static void finish(int error) {
 static void pack(desk *d) {
     d->picked.count = d->count;
     tam_strided_locate(&d->parts[OWN], d->positions, d->count, list_of(d, OWN));
-    d->bytes = d->codec->encode(d->positions, d->count, d->x.slots.packed.span, d->codes);
-    memset(codes_of(d, OWN), 0xa5, d->x.slots.index_bytes);
+    d->bytes = d->codec->encode(d->positions, d->count, d->x.packets.packed.span, d->codes);
+    memset(codes_of(d, OWN), 0xa5, d->x.packets.index_bytes);
     d->scratch.sent = 0;
     finish(tam_launch_pack(&d->x, NULL));
     assert_int_equal(d->scratch.code_bytes, d->bytes);
@@ -162,18 +162,18 @@ static void pack(desk *d) {
 
 /* @return whether the device takes d->codes for `count` entries, and as what the host does */
 static bool unpack(desk *d, uint32_t count, size_t bytes) {
-    tam_head *head = head_of(d, OTHER);
+    tam_header *header = header_of(d, OTHER);
     uint32_t *list = list_of(d, OTHER);
-    head->count = count;
-    head->index_bytes = (uint32_t)bytes;
-    memcpy(codes_of(d, OTHER), d->codes, d->x.slots.index_bytes);
-    memset(list, 0xee, d->x.slots.capacity * sizeof list[0]);
-    d->tallies[OTHER].faults = 0;
+    header->count = count;
+    header->index_bytes = (uint32_t)bytes;
+    memcpy(codes_of(d, OTHER), d->codes, d->x.packets.index_bytes);
+    memset(list, 0xee, d->x.packets.capacity * sizeof list[0]);
+    d->packet_checks[OTHER].faults = 0;
     finish(tam_launch_unpack(&d->x, NULL));
-    bool good = d->codec->decode(d->codes, bytes, d->x.slots.packed.span, count, d->back);
-    if (d->tallies[OTHER].faults != (good ? 0 : 1u << TAM_REFUSED_CODE))
+    bool good = d->codec->decode(d->codes, bytes, d->x.packets.packed.span, count, d->back);
+    if (d->packet_checks[OTHER].faults != (good ? 0 : 1u << TAM_REFUSED_CODE))
         fail_msg("[%s] %u entries in %zu bytes: faults %x, but the host %s them",
-                 test_context_text(), count, bytes, d->tallies[OTHER].faults,
+                 test_context_text(), count, bytes, d->packet_checks[OTHER].faults,
                  good ? "takes" : "refuses");
     if (good) {
         tam_strided_locate(&d->parts[OTHER], d->back, count, d->back);
@@ -182,11 +182,11 @@ static bool unpack(desk *d, uint32_t count, size_t bytes) {
     return good;
 }
 
-static void try_list(tamis_index_format format, uint32_t span, uint32_t count, uint64_t seed) {
+static void try_list(tamis_index_codec index_codec, uint32_t span, uint32_t count, uint64_t seed) {
     desk d;
-    test_context("%s, %u of %u, seed %llu", tam_codec_of(format)->name, count, span,
+    test_context("%s, %u of %u, seed %llu", tam_index_codec_of(index_codec)->name, count, span,
                  (unsigned long long)seed);
-    open_desk(&d, format, span, count, seed);
+    open_desk(&d, index_codec, span, count, seed);
     pack(&d);
     assert_true(unpack(&d, d.count, d.bytes));
     close_desk(&d);
@@ -199,7 +199,7 @@ static void test_lists_have_the_bytes_of_the_host(void **state) {
         {200000, 1}, {90000, 256}, {300000, 3000}, {200000, 255}, {140000, 257}, {1000000, 40},
     };
     (void)state;
-    for (tamis_index_format f = TAMIS_INDEX_BLOCK16; f < TAMIS_INDEX_END; f++)
+    for (tamis_index_codec f = TAMIS_INDEX_BLOCK16; f < TAMIS_INDEX_END; f++)
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
             try_list(f, cases[i][0], cases[i][1], i);
 }
@@ -247,20 +247,20 @@ static void damage(desk *d, uint32_t *count, size_t *bytes) {
     default:
         d->codes[below(d, d->bytes + 1)] ^= (unsigned char)(1u << below(d, 8));
     }
-    *count = *count < d->x.slots.capacity ? *count : d->x.slots.capacity;
-    *bytes = *bytes < d->x.slots.index_bytes ? *bytes : d->x.slots.index_bytes;
+    *count = *count < d->x.packets.capacity ? *count : d->x.packets.capacity;
+    *bytes = *bytes < d->x.packets.index_bytes ? *bytes : d->x.packets.index_bytes;
 }
 
 enum { TIMES = 12 };
 
 /* @return how often it was refused */
-static uint32_t try_damage(tamis_index_format format, uint32_t span, uint32_t wanted,
+static uint32_t try_damage(tamis_index_codec index_codec, uint32_t span, uint32_t wanted,
                            uint64_t seed) {
     desk d;
     uint32_t refused = 0;
-    test_context("%s, %u of %u, damaged, seed %llu", tam_codec_of(format)->name, wanted, span,
-                 (unsigned long long)seed);
-    open_desk(&d, format, span, wanted, seed);
+    test_context("%s, %u of %u, damaged, seed %llu", tam_index_codec_of(index_codec)->name, wanted,
+                 span, (unsigned long long)seed);
+    open_desk(&d, index_codec, span, wanted, seed);
     pack(&d);
     for (int i = 0; i < TIMES; i++) {
         uint32_t count = d.count;
@@ -276,7 +276,7 @@ static uint32_t try_damage(tamis_index_format format, uint32_t span, uint32_t wa
 static void test_damage_is_refused_where_the_host_refuses(void **state) {
     static const uint32_t spans[] = {1, 40, 700, 3000, 66000, 140000};
     (void)state;
-    for (tamis_index_format f = TAMIS_INDEX_BLOCK16; f < TAMIS_INDEX_END; f++) {
+    for (tamis_index_codec f = TAMIS_INDEX_BLOCK16; f < TAMIS_INDEX_END; f++) {
         uint32_t refused = 0;
         for (uint64_t seed = 1; seed <= 120; seed++) {
             uint32_t span = spans[seed % 6], most = span < 600 ? span : 599;

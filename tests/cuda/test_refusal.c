@@ -25,17 +25,17 @@ static uint32_t *last_index(exchange_seat *at) {
 }
 
 static void lose(exchange_seat *at) {
-    memset(exchange_header(at, SENDER), 0, at->mail->slot_bytes);
+    memset(exchange_header(at, SENDER), 0, at->mail->packet_bytes);
 }
 
 static void break_off(exchange_seat *at) {
-    unsigned char *slot = at->mail->slots + SENDER * at->mail->slot_bytes;
-    memset(slot + at->mail->slot_bytes / 2, 0xab, at->mail->slot_bytes / 2);
+    unsigned char *packet = at->mail->packets + SENDER * at->mail->packet_bytes;
+    memset(packet + at->mail->packet_bytes / 2, 0xab, at->mail->packet_bytes / 2);
 }
 
-/* The slot of another rank, whole and sound. */
+/* The packet of another rank, whole and sound. */
 static void mistake_rank(exchange_seat *at) {
-    memcpy(exchange_header(at, SENDER), exchange_header(at, 0), at->mail->slot_bytes);
+    memcpy(exchange_header(at, SENDER), exchange_header(at, 0), at->mail->packet_bytes);
 }
 
 static void change_config(exchange_seat *at) {
@@ -43,9 +43,9 @@ static void change_config(exchange_seat *at) {
     exchange_reseal(at, SENDER);
 }
 
-/* The slot of the step before, whole and sound. Not for the first step. */
+/* The packet of the step before, whole and sound. Not for the first step. */
 static void repeat(exchange_seat *at) {
-    size_t bytes = at->mail->slot_bytes;
+    size_t bytes = at->mail->packet_bytes;
     memcpy(exchange_header(at, SENDER), at->earlier + SENDER * bytes, bytes);
 }
 
@@ -64,16 +64,16 @@ static void flip_index(exchange_seat *at) {
 }
 
 static void flip_deferred(exchange_seat *at) {
-    exchange_tallies(at, SENDER)[TAM_TALLY_DEFERRED] += 1.0f;
+    exchange_counters(at, SENDER)[TAM_COUNTER_DEFERRED] += 1.0f;
 }
 
 static void flip_nonfinite(exchange_seat *at) {
-    tam_head_flag(exchange_header(at, SENDER), TAM_HEAD_NONFINITE);
+    tam_header_flag(exchange_header(at, SENDER), TAM_HEADER_NONFINITE);
 }
 
 static void flip_mean(exchange_seat *at) {
-    uint32_t *tallies = (uint32_t *)(void *)exchange_tallies(at, SENDER);
-    tallies[TAM_TALLIES + at->division.grid.ngroups - 1] ^= 1;
+    uint32_t *counters = (uint32_t *)(void *)exchange_counters(at, SENDER);
+    counters[TAM_COUNTERS + at->division.grid.ngroups - 1] ^= 1;
 }
 
 static void flip_value(exchange_seat *at) {
@@ -160,41 +160,41 @@ typedef struct fault {
 } fault;
 
 static const fault faults[] = {
-    {"slots given up", "tamis", NULL, LEG_SLOTS, ALL, TAM_REFUSED_MISSING, "did not arrive", 0},
-    {"slots given up, pairs", PAIRS, NULL, LEG_SLOTS, ALL, TAM_REFUSED_MISSING, "did not arrive",
-     0},
-    {"slots given up on one rank", "topk", NULL, LEG_SLOTS, ONE, TAM_REFUSED_MISSING,
+    {"packets given up", "tamis", NULL, LEG_PACKETS, ALL, TAM_REFUSED_MISSING, "did not arrive", 0},
+    {"packets given up, pairs", PAIRS, NULL, LEG_PACKETS, ALL, TAM_REFUSED_MISSING,
      "did not arrive", 0},
-    {"a slot is lost", "tamis", lose, LEG_SLOTS, ONE, TAM_REFUSED_MISSING, "did not arrive", 0},
-    {"half a slot", "topk", break_off, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
-    {"another rank", "topk", mistake_rank, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_CHECKSUM, "checksum",
-     0},
-    {"another configuration", "topk", change_config, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_CONFIG,
+    {"packets given up on one rank", "topk", NULL, LEG_PACKETS, ONE, TAM_REFUSED_MISSING,
+     "did not arrive", 0},
+    {"a packet is lost", "tamis", lose, LEG_PACKETS, ONE, TAM_REFUSED_MISSING, "did not arrive", 0},
+    {"half a packet", "topk", break_off, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+    {"another rank", "topk", mistake_rank, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_CHECKSUM,
+     "checksum", 0},
+    {"another configuration", "topk", change_config, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_CONFIG,
      "configuration", 0},
-    {"another step", "tamis", repeat, LEG_SLOTS, ONE, TAM_REFUSED_STEP, "another step", 0},
-    {"one entry too many", "topk", raise_count, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_COUNT,
-     "exceeds the size of the slot", 0},
-    {"far too many entries", "topk", raise_count_to_nonsense, LEG_SLOTS, ONE, TAM_REFUSED_COUNT,
-     "exceeds the size of the slot", 0},
-    {"fewer bytes than indices", "topk", shorten_indices, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_BYTES,
-     "impossible number of bytes", 0},
-    {"an index", "topk", flip_index, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
-    {"a count that is only told", "topk", flip_deferred, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM,
+    {"another step", "tamis", repeat, LEG_PACKETS, ONE, TAM_REFUSED_STEP, "another step", 0},
+    {"one entry too many", "topk", raise_count, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_COUNT,
+     "exceeds the size of the packet", 0},
+    {"far too many entries", "topk", raise_count_to_nonsense, LEG_PACKETS, ONE, TAM_REFUSED_COUNT,
+     "exceeds the size of the packet", 0},
+    {"fewer bytes than indices", "topk", shorten_indices, LEG_PACKETS, NOT_SENDER,
+     TAM_REFUSED_BYTES, "impossible number of bytes", 0},
+    {"an index", "topk", flip_index, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+    {"a count that is only told", "topk", flip_deferred, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM,
      "checksum", 0},
-    {"entries that are not finite", "topk", flip_nonfinite, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM,
+    {"entries that are not finite", "topk", flip_nonfinite, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM,
      "checksum", 0},
-    {"a sum of squares", "tamis", flip_mean, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
-    {"neighbours", "tamis", exchange_neighbours, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_ORDER,
+    {"a sum of squares", "tamis", flip_mean, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+    {"neighbours", "tamis", exchange_neighbours, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER,
      "are not ascending", 0},
-    {"an index twice", "topk", repeat_index, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_ORDER,
+    {"an index twice", "topk", repeat_index, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER,
      "are not ascending", 0},
-    {"an index twice, in a long list", "topk", repeat_index_between_pieces, LEG_SLOTS, ONE,
+    {"an index twice, in a long list", "topk", repeat_index_between_pieces, LEG_PACKETS, ONE,
      TAM_REFUSED_ORDER, "are not ascending", 50001},
-    {"an index past the end", "topk", point_past_the_end, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_ORDER,
-     "past the end", 0},
-    {"a foreign index", "tamis", take_from_others, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_OWNER,
+    {"an index past the end", "topk", point_past_the_end, LEG_PACKETS, NOT_SENDER,
+     TAM_REFUSED_ORDER, "past the end", 0},
+    {"a foreign index", "tamis", take_from_others, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_OWNER,
      "its rank does not own", 0},
-    {"a foreign index, ranges", "rotate+global+exact+union", take_from_others, LEG_SLOTS, ONE,
+    {"a foreign index, ranges", "rotate+global+exact+union", take_from_others, LEG_PACKETS, ONE,
      TAM_REFUSED_OWNER, "its rank does not own", 40001},
     {"values given up", "tamis", NULL, LEG_VALUES, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
     {"values given up on one rank", "topk", NULL, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT,
@@ -208,13 +208,13 @@ static const fault faults[] = {
 static const fault *now; /* set by the main thread between runs */
 
 /* How picks travel. */
-static tamis_index_format format;
-static tamis_wire_type wire;
+static tamis_index_codec index_codec;
+static tamis_value_codec value_codec;
 
 static exchange_trial trial_of(const fault *f, uint32_t step) {
     exchange_trial t = exchange_usual();
-    t.format = format;
-    t.wire = wire;
+    t.index_codec = index_codec;
+    t.value_codec = value_codec;
     t.scheme = f->scheme;
     t.n = f->n > 0 ? f->n : t.n;
     t.damage = f->damage;
@@ -230,7 +230,7 @@ static bool is_victim(const exchange_seat *s) {
     return s->trial->victims >> s->self->id & 1;
 }
 
-/* A rank refuses the first slot that is wrong; nobody refuses his own. */
+/* A rank refuses the first packet that is wrong; nobody refuses his own. */
 static void check_refused(exchange_seat *s) {
     uint32_t rank = s->trial->damage ? SENDER : s->self->id == 0 ? 1 : 0;
     if (is_victim(s) && now->refused != TAM_REFUSED_ABSENT)
@@ -242,7 +242,7 @@ static void check_refused(exchange_seat *s) {
 /* All that was kept goes into the next step. The graph is still the old one; the configuration is
  * read from memory. */
 static void start_again(exchange_seat *s) {
-    exchange_reload(s, EXCHANGE_CONFIG + (wire == TAMIS_WIRE_AUTO));
+    exchange_reload(s, EXCHANGE_CONFIG + (value_codec == TAMIS_VALUE_AUTO));
     if (exchange_failed(s))
         return;
     exchange_step(s, s->self->id == 0);
@@ -280,59 +280,59 @@ static void test_a_fault_is_refused_by_all_and_costs_nothing(void **state) {
 
 typedef struct travel_fault {
     fault what;
-    tamis_index_format format;
-    tamis_wire_type wire;
+    tamis_index_codec index_codec;
+    tamis_value_codec value_codec;
 } travel_fault;
 
-static void travel_as(tamis_index_format f, tamis_wire_type w) {
-    format = f;
-    wire = w;
+static void travel_as(tamis_index_codec f, tamis_value_codec w) {
+    index_codec = f;
+    value_codec = w;
 }
 
 static void test_a_fault_in_what_is_packed_or_rounded_is_refused_by_all(void **state) {
     static const travel_fault all[] = {
-        {{"slots given up, packed", "tamis", NULL, LEG_SLOTS, ALL, TAM_REFUSED_MISSING,
+        {{"packets given up, packed", "tamis", NULL, LEG_PACKETS, ALL, TAM_REFUSED_MISSING,
           "did not arrive", 0},
          TAMIS_INDEX_BLOCK16,
-         TAMIS_WIRE_AUTO},
-        {{"a code", "tamis", flip_code, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+         TAMIS_VALUE_AUTO},
+        {{"a code", "tamis", flip_code, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
          TAMIS_INDEX_BLOCK16,
-         TAMIS_WIRE_AUTO},
-        {{"a code, rice", "topk", flip_code, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+         TAMIS_VALUE_AUTO},
+        {{"a code, rice", "topk", flip_code, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
          TAMIS_INDEX_RICE,
-         TAMIS_WIRE_FP2},
-        {{"codes of other lists", "topk", add_entry_to_bitmap, LEG_SLOTS, NOT_SENDER,
+         TAMIS_VALUE_FP2},
+        {{"codes of other lists", "topk", add_entry_to_bitmap, LEG_PACKETS, NOT_SENDER,
           TAM_REFUSED_CODE, "cannot be decoded", 0},
          TAMIS_INDEX_BITMAP,
-         TAMIS_WIRE_AUTO},
-        {{"far too many entries", "topk", raise_count_to_nonsense, LEG_SLOTS, ONE,
-          TAM_REFUSED_COUNT, "exceeds the size of the slot", 0},
+         TAMIS_VALUE_AUTO},
+        {{"far too many entries", "topk", raise_count_to_nonsense, LEG_PACKETS, ONE,
+          TAM_REFUSED_COUNT, "exceeds the size of the packet", 0},
          TAMIS_INDEX_GAP8,
-         TAMIS_WIRE_AUTO},
+         TAMIS_VALUE_AUTO},
         {{"values given up, rounded", "tamis", NULL, LEG_VALUES, ALL, TAM_REFUSED_ABSENT,
           WORDS_ABSENT, 0},
          TAMIS_INDEX_AUTO,
-         TAMIS_WIRE_BFLOAT16},
+         TAMIS_VALUE_BFLOAT16},
         {{"values given up on one rank, rounded", "topk", NULL, LEG_VALUES, ONE, TAM_REFUSED_ABSENT,
           WORDS_ABSENT, 5000},
          TAMIS_INDEX_AUTO,
-         TAMIS_WIRE_FP4},
+         TAMIS_VALUE_FP4},
         {{"a value, rounded", "topk", flip_share, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT,
           9000},
          TAMIS_INDEX_AUTO,
-         TAMIS_WIRE_INT8},
+         TAMIS_VALUE_INT8},
         {{"sums given up, rounded", "topk", NULL, LEG_SUMS, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT,
           0},
          TAMIS_INDEX_AUTO,
-         TAMIS_WIRE_FP2},
+         TAMIS_VALUE_FP2},
     };
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         now = &all[i].what;
-        travel_as(all[i].format, all[i].wire);
+        travel_as(all[i].index_codec, all[i].value_codec);
         run_fault(i % 2 ? DIRECT : REPLAYED);
     }
-    travel_as(TAMIS_INDEX_AUTO, TAMIS_WIRE_AUTO);
+    travel_as(TAMIS_INDEX_AUTO, TAMIS_VALUE_AUTO);
 }
 
 static void meet_fault_in_graph(exchange_seat *s) {
@@ -363,14 +363,14 @@ static void test_a_fault_in_a_graph_of_the_caller_is_refused_by_all(void **state
 /* -- faults that the others learn of one step later ------------------------------------------- */
 
 /* Pairs have one collective, and after the sums there is none. The rank that refused stands still,
- * and the others see that its slot is of another step. */
+ * and the others see that its packet is of another step. */
 static void meet_late(exchange_seat *s) {
     exchange_go_on(s, s->trial->fault_step);
     if (exchange_failed(s))
         return;
     exchange_step(s, 0);
     if (is_victim(s)) {
-        uint32_t rank = now->leg == LEG_SLOTS ? SENDER : s->self->id;
+        uint32_t rank = now->leg == LEG_PACKETS ? SENDER : s->self->id;
         exchange_check_kept(s, now->refused, rank, now->words);
     }
     exchange_follow(s, !is_victim(s));
@@ -381,7 +381,7 @@ static void meet_late(exchange_seat *s) {
             continue;
         }
         s->number--;
-        exchange_check_kept(s, now->refused, now->leg == LEG_SLOTS ? SENDER : s->self->id,
+        exchange_check_kept(s, now->refused, now->leg == LEG_PACKETS ? SENDER : s->self->id,
                             now->words);
         s->number++;
     }
@@ -389,11 +389,13 @@ static void meet_late(exchange_seat *s) {
 
 static void test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later(void **state) {
     static const fault late[] = {
-        {"a slot is lost, pairs", PAIRS, lose, LEG_SLOTS, ONE, TAM_REFUSED_MISSING,
+        {"a packet is lost, pairs", PAIRS, lose, LEG_PACKETS, ONE, TAM_REFUSED_MISSING,
          "did not arrive", 0},
-        {"an index, pairs", PAIRS, flip_index, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
-        {"a value, pairs", PAIRS, flip_value, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
-        {"neighbours, pairs", PAIRS, exchange_neighbours, LEG_SLOTS, ONE, TAM_REFUSED_ORDER,
+        {"an index, pairs", PAIRS, flip_index, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum",
+         0},
+        {"a value, pairs", PAIRS, flip_value, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum",
+         0},
+        {"neighbours, pairs", PAIRS, exchange_neighbours, LEG_PACKETS, ONE, TAM_REFUSED_ORDER,
          "are not ascending", 0},
         {"sums given up on one rank", "tamis", NULL, LEG_SUMS, ONE, TAM_REFUSED_ABSENT,
          WORDS_ABSENT, 0},
@@ -407,11 +409,11 @@ static void test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later(voi
         exchange_trial t = trial_of(now, i % 2 ? DIRECT : REPLAYED);
         exchange_run(&t, meet_late);
     }
-    travel_as(TAMIS_INDEX_AUTO, TAMIS_WIRE_BFLOAT16);
+    travel_as(TAMIS_INDEX_AUTO, TAMIS_VALUE_BFLOAT16);
     now = &sum;
     exchange_trial t = trial_of(now, REPLAYED);
     exchange_run(&t, meet_late);
-    travel_as(TAMIS_INDEX_AUTO, TAMIS_WIRE_AUTO);
+    travel_as(TAMIS_INDEX_AUTO, TAMIS_VALUE_AUTO);
 }
 
 static void check_result_refused(exchange_seat *s) {

@@ -77,7 +77,7 @@ static void go(uint32_t count, rank_body body, pair_order *order) {
 /* Whoever says phases of the device lets it drive. */
 static _Atomic uint32_t driven;
 
-static void note_phase(void *context, const tamis_phase_event *event) {
+static void record_phase(void *context, const tamis_phase_event *event) {
     (void)context;
     driven += event->phase == TAMIS_PHASE_DEVICE;
 }
@@ -93,7 +93,7 @@ static void run_steps(test_rank *self) {
 
 static void run_driven(uint32_t count, pair_order *order) {
     driven = 0;
-    order->on_phase = note_phase;
+    order->on_phase = record_phase;
     go(count, run_steps, order);
     assert_int_not_equal(driven, 0);
 }
@@ -141,14 +141,14 @@ static void test_every_scheme_gives_the_bits_of_the_cpu(void **state) {
     }
 }
 
-static void test_every_index_format_gives_the_bits_of_the_cpu(void **state) {
+static void test_every_index_codec_gives_the_bits_of_the_cpu(void **state) {
     (void)state;
-    for (tamis_index_format f = TAMIS_INDEX_AUTO; f < TAMIS_INDEX_END; f++) {
+    for (tamis_index_codec f = TAMIS_INDEX_AUTO; f < TAMIS_INDEX_END; f++) {
         if (!test_drawn(3))
             continue;
         pair_order order = usual(2, f % 2 ? 40 : 7);
-        order.format = f;
-        test_context("format %d", (int)f);
+        order.index_codec = f;
+        test_context("index codec %d", (int)f);
         run_driven(2, &order);
     }
 }
@@ -166,7 +166,7 @@ static void test_other_rows_are_left_to_the_host(void **state) {
     for (int i = 0; i < 2; i++) {
         pair_order order = usual(0, 0);
         order.scheme = i ? "dense" : "tamis";
-        order.on_phase = note_phase;
+        order.on_phase = record_phase;
         order.by_host = true;
         driven = 0;
         test_context("%s without a bound", order.scheme);
@@ -442,7 +442,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_layout_gives_the_bits_of_the_cpu),
         cmocka_unit_test(test_every_scheme_gives_the_bits_of_the_cpu),
-        cmocka_unit_test(test_every_index_format_gives_the_bits_of_the_cpu),
+        cmocka_unit_test(test_every_index_codec_gives_the_bits_of_the_cpu),
         cmocka_unit_test(test_a_layout_may_have_rows_alone),
         cmocka_unit_test(test_other_rows_are_left_to_the_host),
         cmocka_unit_test(test_bad_numbers_in_rows_are_met_as_on_the_cpu),

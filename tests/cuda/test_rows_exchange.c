@@ -58,7 +58,7 @@ static void test_rows_of_every_shape_have_the_bits_of_the_cpu(void **state) {
             trial_of(shapes[i].rows, shapes[i].length, shapes[i].capacity, shapes[i].nranks);
         t.output = i % 2 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
         t.direct = i % 3 == 0;
-        t.format = (tamis_index_format)(i % TAMIS_INDEX_END);
+        t.index_codec = (tamis_index_codec)(i % TAMIS_INDEX_END);
         exchange_run(&t, go_on);
     }
 }
@@ -122,7 +122,7 @@ static void flip_row(exchange_seat *at) {
 }
 
 static void flip_deferred(exchange_seat *at) {
-    exchange_tallies(at, SENDER)[TAM_TALLY_DEFERRED] += 1.0f;
+    exchange_counters(at, SENDER)[TAM_COUNTER_DEFERRED] += 1.0f;
 }
 
 typedef struct fault {
@@ -134,20 +134,20 @@ typedef struct fault {
 } fault;
 
 static const fault faults[] = {
-    {"a row past the end", point_past_the_rows, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_ORDER, "past"},
-    {"neighbours", exchange_neighbours, LEG_SLOTS, ONE, TAM_REFUSED_ORDER, "not ascending"},
-    {"a row twice", repeat_row, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_ORDER, "not ascending"},
-    {"one row too many", raise_count, LEG_SLOTS, ONE, TAM_REFUSED_COUNT, "exceeds the size"},
-    {"a row", flip_row, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum"},
-    {"a count", flip_deferred, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum"},
-    {"slots given up", NULL, LEG_SLOTS, ALL, TAM_REFUSED_MISSING, "did not arrive"},
+    {"a row past the end", point_past_the_rows, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER, "past"},
+    {"neighbours", exchange_neighbours, LEG_PACKETS, ONE, TAM_REFUSED_ORDER, "not ascending"},
+    {"a row twice", repeat_row, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER, "not ascending"},
+    {"one row too many", raise_count, LEG_PACKETS, ONE, TAM_REFUSED_COUNT, "exceeds the size"},
+    {"a row", flip_row, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum"},
+    {"a count", flip_deferred, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum"},
+    {"packets given up", NULL, LEG_PACKETS, ALL, TAM_REFUSED_MISSING, "did not arrive"},
     {"values given up", NULL, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, "sums are missing"},
     {"sums given up", NULL, LEG_SUMS, ALL, TAM_REFUSED_ABSENT, "sums are missing"},
 };
 
 static const fault *now; /* set by the main thread between runs */
 
-/* A rank refuses the first slot that is wrong; nobody refuses his own. Then all ranks refuse. */
+/* A rank refuses the first packet that is wrong; nobody refuses his own. Then all ranks refuse. */
 static void meet_fault(exchange_seat *s) {
     exchange_go_on(s, FAULT);
     for (int i = 0; i < 2 && !exchange_failed(s); i++) {

@@ -117,11 +117,11 @@ static bool covers(const run *r, uint32_t phase) {
 
 /* -- the truth -------------------------------------------------------------------------------- */
 
-typedef struct tally {
+typedef struct totals {
     double errors[PHASES][100], part[PHASES];
     uint32_t held[PHASES], covered, intervals;
     double cpu_s, gains;
-} tally;
+} totals;
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -144,7 +144,7 @@ static double most_error(double part) {
     return SANITIZED ? 1.5 * most : most;
 }
 
-static void take_seed(const generator_config *config, uint32_t seed, tally *t) {
+static void take_seed(const generator_config *config, uint32_t seed, totals *t) {
     run r = run_all(config);
     double lag_s, duty, seconds = 0.0;
     tam_fit_sensor(r.fit, &lag_s, &duty);
@@ -171,8 +171,8 @@ static void take_seed(const generator_config *config, uint32_t seed, tally *t) {
 }
 
 static void check_truth(double lag_s, double duty) {
-    static tally t;
-    t = (tally){0};
+    static totals t;
+    t = (totals){0};
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         generator_config config = generator_six(seed);
         config.lag_s = lag_s;

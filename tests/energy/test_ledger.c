@@ -17,7 +17,7 @@ static meters world;
 static tam_ledger *ledgers[METERS_RANKS];
 static uint64_t nreports; /* names of reports */
 
-/* -- reports without a communicator ------------------------------------------------------------ */
+/* -- reports without a communicator ----------------------------------------------------------- */
 
 static void begin(uint64_t seed) {
     meters_begin(&world, seed);

@@ -171,7 +171,7 @@ static uint32_t most_ms(void) {
 
 static double worst_ms;
 
-static void note_worst(uint64_t begin_ns) {
+static void record_worst(uint64_t begin_ns) {
     double ms = (double)(tam_clock_ns() - begin_ns) * 1e-6;
     worst_ms = ms > worst_ms ? ms : worst_ms;
 }
@@ -184,10 +184,10 @@ static void look_on(tam_sampler *s, uint32_t run_ms) {
         tam_energy_domain d;
         uint64_t begin_ns = tam_clock_ns();
         tam_sampler_look(s, 0, &d);
-        note_worst(begin_ns);
+        record_worst(begin_ns);
         begin_ns = tam_clock_ns();
         tam_sampler_take(s, 0, &gain);
-        note_worst(begin_ns);
+        record_worst(begin_ns);
         sleep_ms(1);
     }
 }

@@ -46,7 +46,7 @@ static tamis_status open_comm(actor *self, uint32_t generation) {
 /* -- steps ------------------------------------------------------------------------------------ */
 
 /* After a failure the communicator is lost, and the residual holds all that was given. */
-static tamis_status note_failure(actor *self, const tamis_step *step, tamis_status status) {
+static tamis_status record_failure(actor *self, const tamis_step *step, tamis_status status) {
     tamis_status poison = tamis_comm_status(self->comms[self->generation]);
     if (self->leaving)
         return status;
@@ -71,11 +71,11 @@ static tamis_status make_step(actor *self) {
     w->open = w->open || self->step >= w->set->opens;
     tamis_status status = CALL(self, tamis_reducer_start(self->reducer, &step));
     if (status != TAMIS_OK)
-        return note_failure(self, &step, status);
+        return record_failure(self, &step, status);
     check_started(self, given);
     status = CALL(self, tamis_reducer_wait(self->reducer));
     if (status != TAMIS_OK)
-        return note_failure(self, &step, status);
+        return record_failure(self, &step, status);
     check_applied(self, grad);
     check_residual(self, "after a step");
     return TAMIS_OK;

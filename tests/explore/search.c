@@ -83,16 +83,16 @@ static void add_up(figures *sum, const figures *one) {
         __atomic_fetch_add(&to[i], from[i], __ATOMIC_RELAXED);
 }
 
-static void note_path(path *p, const choice *choices, uint32_t n) {
+static void record_path(path *p, const choice *choices, uint32_t n) {
     memcpy(p->choices, choices, n * sizeof choices[0]);
     p->nchoices = n;
 }
 
-static void note_failure(findings *out, const world *w, const choice *choices, uint32_t n) {
+static void record_failure(findings *out, const world *w, const choice *choices, uint32_t n) {
     if (__atomic_exchange_n(&out->failed, true, __ATOMIC_ACQ_REL))
         return;
     memcpy(out->failure, w->failure, sizeof out->failure);
-    note_path(&out->at, choices, n);
+    record_path(&out->at, choices, n);
 }
 
 static bool is_drawn(const searcher *s, const choice *choices, uint32_t n) {
@@ -127,12 +127,12 @@ static void visit(searcher *s, choice *choices, uint32_t n, uint32_t faults, uin
     static __thread world w; /* large; only its decisions are kept */
     if (__atomic_load_n(&s->out->failed, __ATOMIC_ACQUIRE))
         return;
-    note_path(&s->out->under_way[s->job], choices, n);
+    record_path(&s->out->under_way[s->job], choices, n);
     search_try(&w, s->set, choices, n, s->reference, false);
     if (n > 0 || s->job == 0)
         add_up(&s->out->seen, &w.seen);
     if (w.broken) {
-        note_failure(s->out, &w, choices, n);
+        record_failure(s->out, &w, choices, n);
         return;
     }
     uint32_t count = w.ndecisions, from = n > 0 ? choices[n - 1].at + 1 : 0;

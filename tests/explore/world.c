@@ -22,7 +22,7 @@ enum { PAUSES = 16, LINES_MOST = GENERATIONS * RANKS * 2, OVERDUE_MS = 1000, HAN
 
 static _Thread_local actor *own; /* of this thread; NULL: none */
 
-/* -- the clock, in place of that of libc (--wrap) ---------------------------------------------- */
+/* -- the clock, in place of that of libc (--wrap) --------------------------------------------- */
 
 int __real_clock_gettime(clockid_t id, struct timespec *now);
 int __real_nanosleep(const struct timespec *length, struct timespec *left);
@@ -54,7 +54,7 @@ int __wrap_sched_yield(void) {
     return own ? pause_turn() : __real_sched_yield();
 }
 
-/* -- what is noted ---------------------------------------------------------------------------- */
+/* -- what is recorded ------------------------------------------------------------------------- */
 
 void world_trace(const world *w, const char *format, ...) {
     va_list arguments;

@@ -72,7 +72,7 @@ static tamis_status create(attempt *a, tamis_comm *comm) {
     tamis_layout *layout = NULL;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = a->config->scheme;
-    config.wire_type = a->config->wire_type;
+    config.value_codec = a->config->value_codec;
     config.bucket_length = a->config->bucket_length;
     config.density = 0.1;
     config.op = TAMIS_OP_SUM;
@@ -99,13 +99,13 @@ static void read_residual(attempt *a, float *out) {
         complain(a, "the residual cannot be read");
     if (residual)
         memcpy(out, residual, sizeof a->before);
-    a->keeps = residual != NULL;
+    a->has_residual = residual != NULL;
 }
 
 /* Each element has been taken into the residual, and cleared, or is where it was. */
 static void check_kept(attempt *a, const float *gradient) {
     read_residual(a, a->left);
-    for (size_t i = 0; a->keeps && i < ATTEMPT_N; i++) {
+    for (size_t i = 0; a->has_residual && i < ATTEMPT_N; i++) {
         float sum = a->before[i] + gradient[i];
         if (a->left[i] == sum && a->gradient[i] == 0.0f)
             a->given[i] += (double)gradient[i];
@@ -199,13 +199,13 @@ static tamis_status save_memory(attempt *a) {
         return status;
     a->control = calloc(1, a->control_bytes);
     status = tamis_reducer_save_control(a->reducer, a->control, a->control_bytes);
-    return status == TAMIS_OK && a->keeps ? tamis_reducer_save_residual(a->reducer, a->left)
-                                          : status;
+    return status == TAMIS_OK && a->has_residual ? tamis_reducer_save_residual(a->reducer, a->left)
+                                                 : status;
 }
 
 static tamis_status load_memory(attempt *a) {
     return tamis_reducer_load_memory(a->reducer, a->control, a->control_bytes,
-                                     a->keeps ? a->left : NULL);
+                                     a->has_residual ? a->left : NULL);
 }
 
 void attempt_save(attempt *a, const char *path) {
@@ -254,7 +254,7 @@ static void go_on(attempt *a, uint64_t from) {
             return;
         }
         a->after_hash = data_hash(a->after_hash, a->gradient, sizeof a->gradient);
-        if (!a->keeps)
+        if (!a->has_residual)
             check_dense(a, FIRST + i);
     }
     a->step = (uint32_t)from + ATTEMPT_AFTER;

@@ -27,7 +27,7 @@ enum {
 /** What is exchanged, and how. */
 typedef struct fault_config {
     const char *name, *scheme;
-    tamis_wire_type wire_type;
+    tamis_value_codec value_codec;
     uint64_t bucket_length;
     bool rows; /* the second segment has rows of which few are touched */
 } fault_config;
@@ -71,7 +71,7 @@ typedef struct attempt {
     float params[ATTEMPT_STEPS + ATTEMPT_AFTER + 1][ATTEMPT_N];
     float gradient[ATTEMPT_N], before[ATTEMPT_N], left[ATTEMPT_N];
     double given[ATTEMPT_N];
-    bool keeps;                /* the scheme has a residual */
+    bool has_residual;         /* the scheme has a residual */
     char broken[ATTEMPT_TEXT]; /* what did not hold; "": nothing */
     void *control;             /* saved, with `left` */
     size_t control_bytes;

@@ -5,22 +5,22 @@
 #include <string.h>
 
 static const fault_config configs[] = {
-    {"tamis", "tamis", TAMIS_WIRE_AUTO, 0, false},
-    {"topk", "topk", TAMIS_WIRE_AUTO, 0, false},
-    {"dense", "dense", TAMIS_WIRE_AUTO, 0, false},
-    {"tamis-fp4", "tamis", TAMIS_WIRE_FP4, 0, false},
-    {"tamis-fp2", "tamis", TAMIS_WIRE_FP2, 0, false},
-    {"topk-int8", "topk", TAMIS_WIRE_INT8, 0, false},
-    {"topk-bfloat16", "topk", TAMIS_WIRE_BFLOAT16, 0, false},
-    {"quantized", "quantized", TAMIS_WIRE_FP4, 0, false},
-    {"quantized-fp2", "quantized", TAMIS_WIRE_FP2, 0, false},
-    {"oktopk", "oktopk", TAMIS_WIRE_AUTO, 0, false},
-    {"micro", "micro", TAMIS_WIRE_AUTO, 0, false},
-    {"pairs", "all+global+exact+pairs", TAMIS_WIRE_AUTO, 0, false},
-    {"exdyna", "exdyna", TAMIS_WIRE_AUTO, 0, false},
-    {"buckets", "tamis", TAMIS_WIRE_AUTO, 150, false},
-    {"rows", "tamis", TAMIS_WIRE_AUTO, 0, true},
-    {"rows-dense", "dense", TAMIS_WIRE_AUTO, 0, true},
+    {"tamis", "tamis", TAMIS_VALUE_AUTO, 0, false},
+    {"topk", "topk", TAMIS_VALUE_AUTO, 0, false},
+    {"dense", "dense", TAMIS_VALUE_AUTO, 0, false},
+    {"tamis-fp4", "tamis", TAMIS_VALUE_FP4, 0, false},
+    {"tamis-fp2", "tamis", TAMIS_VALUE_FP2, 0, false},
+    {"topk-int8", "topk", TAMIS_VALUE_INT8, 0, false},
+    {"topk-bfloat16", "topk", TAMIS_VALUE_BFLOAT16, 0, false},
+    {"quantized", "quantized", TAMIS_VALUE_FP4, 0, false},
+    {"quantized-fp2", "quantized", TAMIS_VALUE_FP2, 0, false},
+    {"oktopk", "oktopk", TAMIS_VALUE_AUTO, 0, false},
+    {"micro", "micro", TAMIS_VALUE_AUTO, 0, false},
+    {"pairs", "all+global+exact+pairs", TAMIS_VALUE_AUTO, 0, false},
+    {"exdyna", "exdyna", TAMIS_VALUE_AUTO, 0, false},
+    {"buckets", "tamis", TAMIS_VALUE_AUTO, 150, false},
+    {"rows", "tamis", TAMIS_VALUE_AUTO, 0, true},
+    {"rows-dense", "dense", TAMIS_VALUE_AUTO, 0, true},
 };
 
 const fault_config *fault_config_at(size_t index) {
@@ -39,6 +39,6 @@ const fault_config *fault_config_find(const char *name) {
 /* Of whole numbers nothing may be missing. What is rounded on the wire leaves fractions in the
  * residual, whose sums are not exact: of some 10^5 a part of 2^-24, a few times. */
 bool attempt_adds_up(const fault_config *config, double residuals, double params, double given) {
-    bool whole = config->wire_type == TAMIS_WIRE_AUTO;
+    bool whole = config->value_codec == TAMIS_VALUE_AUTO;
     return fabs(residuals + params - given) <= (whole ? 0.0 : 0.5);
 }

@@ -97,7 +97,7 @@ class Links:
         self.table = collections.defaultdict(collections.Counter)
         self.slowest_s, self.bad = 0.0, 0
 
-    def tally(self, kind, what, verdict, why, lines):
+    def enter(self, kind, what, verdict, why, lines):
         self.table[kind][verdict] += 1
         if kind not in WEATHER:
             self.slowest_s = max([self.slowest_s] + [x.get("slowest_s", 0) for x in lines if x])
@@ -132,7 +132,7 @@ class Links:
             if not verdict.isupper() or verdict == "WRONG" or not stalled:
                 break
             print(f"again, for the machine stood still: {verdict}: {kind}: {what}", flush=True)
-        self.tally(kind, what, verdict, why, lines)
+        self.enter(kind, what, verdict, why, lines)
 
     def lossy(self, name, config):
         self.hosts.weather = f"all from {WEATHER[name]}\n"

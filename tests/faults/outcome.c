@@ -111,7 +111,7 @@ static void add_up(const outcome *o) {
             residuals += (double)o->ranks[r].left[i];
             given += o->ranks[r].given[i];
         }
-        if (first->keeps && !attempt_adds_up(o->config, residuals, params, given))
+        if (first->has_residual && !attempt_adds_up(o->config, residuals, params, given))
             fail_msg("[%s] element %zu: %g wait, %g applied, but %g given", test_context_text(), i,
                      residuals, params, given);
     }

@@ -227,7 +227,7 @@ static const char *compare(const attempt *a) {
     job.where = NULL;
     if (hashes[0] != ~hashes[1])
         return "the ranks have different results after the recovery";
-    for (size_t i = 0; a->keeps && i < ATTEMPT_N; i++) {
+    for (size_t i = 0; a->has_residual && i < ATTEMPT_N; i++) {
         if (!attempt_adds_up(a->config, residuals[i], (double)a->params[a->step][i], given[i]))
             return "after the recovery something is missing, or there twice";
     }

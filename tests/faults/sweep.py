@@ -225,7 +225,7 @@ class Sweep:
                       for place, rank, nth in chosen]
         return cases
 
-    def tally(self, case, verdict, why, lines):
+    def enter(self, case, verdict, why, lines):
         self.table[case.action][verdict] += 1
         self.by_config[case.config] += 1
         times = [x["slowest_s"] for x in lines if x and "slowest_s" in x and
@@ -252,7 +252,7 @@ class Sweep:
                 break
             lines = self.once(case)
             verdict, why = judge(case, lines)
-        self.tally(case, verdict, why, lines)
+        self.enter(case, verdict, why, lines)
 
     def make_batches(self, cases):
         groups = collections.defaultdict(list)

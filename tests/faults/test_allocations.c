@@ -32,7 +32,7 @@ static tamis_status create(test_rank *self, tamis_reducer **out) {
     const scarce *c = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = c->config->scheme;
-    config.wire_type = c->config->wire_type;
+    config.value_codec = c->config->value_codec;
     config.bucket_length = c->config->bucket_length;
     config.density = 0.1;
     return data_reducer(self->comm, N, &config, out);
@@ -99,7 +99,7 @@ typedef struct states {
     void *control;
     size_t bytes;
     float residual[N];
-    bool keeps;
+    bool has_residual;
 } states;
 
 static tamis_status make_call(states *s, call what) {
@@ -112,7 +112,7 @@ static tamis_status make_call(states *s, call what) {
         return tamis_reducer_save_control(s->reducer, s->control, s->bytes);
     default:
         return tamis_reducer_load_memory(s->reducer, s->control, s->bytes,
-                                         s->keeps ? s->residual : NULL);
+                                         s->has_residual ? s->residual : NULL);
     }
 }
 
@@ -134,10 +134,10 @@ static void check_call(test_rank *self, states *s, call what) {
 }
 
 static void check_calls(test_rank *self, states *s) {
-    s->keeps = residual_hash(s->reducer) != 0;
+    s->has_residual = residual_hash(s->reducer) != 0;
     RANK_OK(self, tamis_reducer_control_bytes(s->reducer, &s->bytes));
     s->control = calloc(1, s->bytes);
-    if (s->keeps)
+    if (s->has_residual)
         RANK_OK(self, tamis_reducer_save_residual(s->reducer, s->residual));
     for (int what = 0; what < CALLS && !self->failure[0]; what++)
         check_call(self, s, (call)what);

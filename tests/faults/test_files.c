@@ -176,7 +176,7 @@ static uint64_t file_hash(const char *path) {
     return hash;
 }
 
-/* -- each call ------------------------------------------------------------------------------- */
+/* -- each call -------------------------------------------------------------------------------- */
 
 static const char *const names[CALLS] = {"mkostemp", "open",  "fstat",  "pwrite",
                                          "fsync",    "close", "rename", "read"};

@@ -72,7 +72,7 @@ static tamis_status post(void *context, const tamis_message *m) {
     tam_message own = {m->peer, m->lane, m->sends != 0, m->memory, m->bytes};
     bool counts = l->what == POST_ERROR || l->what == POST_STUCK || m->sends;
     if (l->what > POST_STUCK || !counts || !hits(l, &l->posts))
-        return mail_wire.post(l->end, m->ticket, &own);
+        return mail_p2p.post(l->end, m->ticket, &own);
     if (l->what == POST_ERROR)
         return TAMIS_E_TRANSPORT;
     if (l->what == POST_DROP) {
@@ -87,7 +87,7 @@ static tamis_status post(void *context, const tamis_message *m) {
             (unsigned char)(1u << l->random % 8);
     else
         own.bytes -= 1 + l->random % m->bytes;
-    return mail_wire.post(l->end, m->ticket, &own);
+    return mail_p2p.post(l->end, m->ticket, &own);
 }
 
 static void tell(tam_done *done, uint32_t *count, tam_done one) {
@@ -131,7 +131,7 @@ static tamis_status test(void *context, uint32_t tickets[TAMIS_TICKETS],
     line *l = context;
     tam_done done[2 * TAMIS_TICKETS];
     bool late = l->has_lost;
-    tamis_status status = mail_wire.test(l->end, done, count);
+    tamis_status status = mail_p2p.test(l->end, done, count);
     if (late)
         tell(done, count, l->lost);
     l->has_lost = false;
@@ -146,7 +146,7 @@ static tamis_status test(void *context, uint32_t tickets[TAMIS_TICKETS],
 
 static void cancel(void *context, uint32_t ticket) {
     line *l = context;
-    mail_wire.cancel(l->end, ticket);
+    mail_p2p.cancel(l->end, ticket);
 }
 
 static tamis_comm *open_line(line *l, uint32_t rank, uint32_t nranks, uint32_t timeout_ms) {

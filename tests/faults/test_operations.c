@@ -3,7 +3,7 @@
  * Whole collectives go wrong, over shared memory (transport/faulty.h) and over the caller's
  * all-gather (tamis_callbacks). test_operations [CASES | all]
  *
- * Shared memory has no checks of its own. What is selected is checked in its slot; its sums only
+ * Shared memory has no checks of its own. What is selected is checked in its packet; its sums only
  * when the ranks compare their results, in the next step: until then a result may be wrong. What is
  * summed whole is not checked there at all, so it is not damaged.
  *

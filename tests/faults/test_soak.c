@@ -192,7 +192,7 @@ static void leave(self *s, bool silent) {
     tamis_comm_destroy(s->comm);
 }
 
-static void note_recovery(self *s, uint64_t step) {
+static void record_recovery(self *s, uint64_t step) {
     life *l = s->l;
     uint32_t left = 0;
     for (uint32_t r = 0; r < tamis_comm_nranks(s->comm); r++)
@@ -249,7 +249,7 @@ static bool recover(self *s) {
     tamis_comm_destroy(s->comm);
     s->reducer = moved;
     s->comm = smaller;
-    note_recovery(s, report.step);
+    record_recovery(s, report.step);
     return report.step == s->mine->step;
 }
 

@@ -12,7 +12,7 @@
  * After each step every entry of every residual, moment and result is compared with what the header
  * says follows from the step before (model.c, check.c), and the statistics with both (figures.c).
  * Most cases run a second time with another order of readiness, form of the gradient, number of
- * threads, worker, index format or transport, and without saving and restoring between steps: they
+ * threads, worker, index codec or transport, and without saving and restoring between steps: they
  * must give the same bits.
  *
  * Cases run in worker processes, which are replaced when one crashes. A failing case is printed

@@ -3,7 +3,7 @@
  * replay [FOLDER]: runs the fuzz target on a fixed set of inputs, good encodings and damaged ones,
  * for compilers without a fuzzer. With a folder: writes the good ones there as a fuzzer's seeds.
  */
-#include "collectives/exchange/codec.h"
+#include "collectives/exchange/index_codecs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +20,8 @@ static uint64_t random_of(uint64_t *state) {
 /* Encode a list of any density in a span of any length up to 300000. @return bytes of the input */
 static size_t make_input(uint64_t *random, uint8_t *input) {
     static uint32_t list[MOST];
-    enum { FIRST = TAMIS_INDEX_U32 + 1, FORMATS = TAMIS_INDEX_END - FIRST };
-    uint8_t which = (uint8_t)(random_of(random) % FORMATS);
+    enum { FIRST = TAMIS_INDEX_U32 + 1, CODECS = TAMIS_INDEX_END - FIRST };
+    uint8_t which = (uint8_t)(random_of(random) % CODECS);
     uint32_t span = 1 + (uint32_t)(random_of(random) % (random_of(random) % 300000 + 1));
     uint32_t step = 1 + (uint32_t)(random_of(random) % 600), at = 0;
     uint16_t count = 0;
@@ -30,7 +30,7 @@ static size_t make_input(uint64_t *random, uint8_t *input) {
     input[0] = which;
     memcpy(input + 1, &span, sizeof span);
     memcpy(input + 5, &count, sizeof count);
-    return HEAD + tam_codec_of(FIRST + which)->encode(list, count, span, input + HEAD);
+    return HEAD + tam_index_codec_of(FIRST + which)->encode(list, count, span, input + HEAD);
 }
 
 static int write_input(const char *folder, int number, const uint8_t *input, size_t size) {

@@ -20,7 +20,7 @@ x = random(random(random(seed, rank), step), index), zero if (x >> 1) % 8 = 0, e
     magnitude = 2^e + (x >> 40) mod 2^e, negative if x is odd
 
 times the factors of all lines `scale FROM TO BEGIN END FACTOR` for which FROM <= step < TO and
-BEGIN <= index < END. A file holds cases; a case is a head of settings, then for each step
+BEGIN <= index < END. A file holds cases; a case is a header of settings, then for each step
 
     step T
     threshold ...    what ranks cut at: one number if they have it in common, else one per rank

@@ -42,7 +42,7 @@ static const struct {
 
 enum { SCHEMES = sizeof schemes / sizeof schemes[0], VARIANTS = 6 };
 
-/* Whether picks travel, in any format. */
+/* Whether picks travel, by any codec. */
 static bool is_packed(const char *scheme) {
     return strcmp(scheme, "dense") != 0 && strcmp(scheme, "oktopk") != 0;
 }
@@ -70,8 +70,8 @@ bool compare_list(unsigned index, bool small, compare_case *out) {
     };
     out->bucket_length = index % 2 ? out->n / 4 : 0;
     if (is_packed(out->scheme)) {
-        out->format = (tamis_index_format)((index + variant) % TAMIS_INDEX_END);
-        out->wire = (tamis_wire_type)((index + 2 * variant) % TAMIS_WIRE_END);
+        out->index_codec = (tamis_index_codec)((index + variant) % TAMIS_INDEX_END);
+        out->value_codec = (tamis_value_codec)((index + 2 * variant) % TAMIS_VALUE_END);
     }
     if (strcmp(out->scheme, "dense") == 0)
         out->output = TAMIS_OUTPUT_DENSE;
@@ -88,14 +88,15 @@ const char *compare_name(const compare_case *c) {
     static const char *const modes[] = {"wait", "join", "capture"};
     static const char *const updates[] = {"", " adam", " momentum"};
     static _Thread_local char text[192];
-    snprintf(text, sizeof text,
-             "%s%s%s capacity %g rows %u density %g type %d indices %d wire %d output %d n %llu, "
-             "buckets of "
-             "%llu%s%s, %s",
-             c->scheme, updates[c->update], c->nodes ? " in nodes" : "", c->capacity, c->rows,
-             c->density, (int)c->type, (int)c->format, (int)c->wire, (int)c->output,
-             (unsigned long long)c->n, (unsigned long long)c->bucket_length,
-             c->by_segment ? " by segment" : "", c->poison ? " with NaN" : "", modes[c->mode]);
+    snprintf(
+        text, sizeof text,
+        "%s%s%s capacity %g rows %u density %g type %d indices %d value codec %d output %d n %llu, "
+        "buckets of "
+        "%llu%s%s, %s",
+        c->scheme, updates[c->update], c->nodes ? " in nodes" : "", c->capacity, c->rows,
+        c->density, (int)c->type, (int)c->index_codec, (int)c->value_codec, (int)c->output,
+        (unsigned long long)c->n, (unsigned long long)c->bucket_length,
+        c->by_segment ? " by segment" : "", c->poison ? " with NaN" : "", modes[c->mode]);
     return text;
 }
 
@@ -205,8 +206,8 @@ static bool make_reducer(side *s) {
     config.bucket_length = c->bucket_length;
     config.nonfinite = c->nonfinite;
     config.grad_dtype = c->type;
-    config.index_format = c->format;
-    config.wire_type = c->wire;
+    config.index_codec = c->index_codec;
+    config.value_codec = c->value_codec;
     config.update = c->update != COMPARE_GRADIENTS ? &update : NULL;
     config.device = s->cuda ? TAMIS_DEVICE_CUDA : TAMIS_DEVICE_CPU;
     if (failed(s, tamis_layout_create(segments, SEGMENTS, &layout), "layout"))

@@ -31,8 +31,8 @@ typedef struct compare_case {
     uint32_t rows; /* config.rows_capacity: the last segment has rows; 0: none has */
     bool nodes;    /* of two ranks, if they are even in number, else of all */
     tamis_dtype type;
-    tamis_index_format format; /* as in the configuration, also the next */
-    tamis_wire_type wire;
+    tamis_index_codec index_codec; /* as in the configuration, also the next */
+    tamis_value_codec value_codec;
     tamis_output output;
     tamis_nonfinite nonfinite;
     uint64_t n;

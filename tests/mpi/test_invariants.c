@@ -17,8 +17,8 @@ typedef struct run_case {
     size_t n;
     double density;
     bool real; /* numbers for which the order of summation shows */
-    tamis_index_format format;
-    tamis_wire_type wire;
+    tamis_index_codec index_codec;
+    tamis_value_codec value_codec;
     uint32_t ranks_per_node;
     const tamis_update *update; /* NULL: gradients */
     /* per rank and step, of gradient, result and residual */
@@ -85,8 +85,8 @@ static tamis_status run_rank(run_case *run, tamis_comm *comm) {
     config.scheme = run->scheme;
     config.density = run->density;
     config.op = TAMIS_OP_SUM;
-    config.index_format = run->format;
-    config.wire_type = run->wire;
+    config.index_codec = run->index_codec;
+    config.value_codec = run->value_codec;
     config.ranks_per_node = run->ranks_per_node;
     config.update = run->update;
     config.residual_decay = run->update ? 0.5 : 1.0;
@@ -142,14 +142,14 @@ static void check_same_bits(tamis_comm *comm) {
     compare(comm, &pairs);
 }
 
-/* 16 bits, and every format of indices. */
-static void check_wire(tamis_comm *comm) {
+/* 16 bits, and every index codec. */
+static void check_codecs(tamis_comm *comm) {
     static const char *const schemes[] = {"tamis", "topk", "micro", "cyclic+norm+predict+pairs"};
     for (int s = 0; s < 4; s++)
-        for (tamis_index_format f = TAMIS_INDEX_AUTO; f < TAMIS_INDEX_END; f++) {
-            run_case run = {.scheme = schemes[s], .n = 50021, .density = 0.05, .format = f};
+        for (tamis_index_codec f = TAMIS_INDEX_AUTO; f < TAMIS_INDEX_END; f++) {
+            run_case run = {.scheme = schemes[s], .n = 50021, .density = 0.05, .index_codec = f};
             compare(comm, &run);
-            run.wire = TAMIS_WIRE_BFLOAT16;
+            run.value_codec = TAMIS_VALUE_BFLOAT16;
             compare(comm, &run);
             run.real = true;
             compare(comm, &run);
@@ -217,7 +217,7 @@ int main(int argc, char **argv) {
     MPI_CHECK(tamis_comm_nranks(comm) == (uint32_t)mpi_nranks, "%u ranks", tamis_comm_nranks(comm));
     MPI_CHECK(strcmp(tamis_comm_transport(comm), "mpi") == 0, "%s", tamis_comm_transport(comm));
     check_same_bits(comm);
-    check_wire(comm);
+    check_codecs(comm);
     check_nodes(comm);
     check_updates(comm);
     check_dense(comm);

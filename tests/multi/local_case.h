@@ -26,7 +26,7 @@ typedef struct local_case {
     const char *name;
     const char *scheme;
     double density;
-    tamis_wire_type wire;
+    tamis_value_codec value_codec;
     tamis_nonfinite nonfinite;
     uint32_t steps, delay, offset;
     double lr, momentum;
@@ -66,7 +66,7 @@ static inline tamis_status make_reducer(test_rank *self, const local_case *c, ta
     tamis_layout *layout = NULL;
     config.scheme = c->scheme;
     config.density = c->density;
-    config.wire_type = c->wire;
+    config.value_codec = c->value_codec;
     config.nonfinite = c->nonfinite;
     tamis_status status = tamis_layout_create(segments, 2, &layout);
     if (status == TAMIS_OK)

@@ -158,24 +158,24 @@ static void change_bad_size(struct wish *wish) {
     wish->config.size = 3;
 }
 
-static void change_index_format(struct wish *wish) {
-    wish->config.index_format = TAMIS_INDEX_BLOCK16;
+static void change_index_codec(struct wish *wish) {
+    wish->config.index_codec = TAMIS_INDEX_BLOCK16;
 }
 
-static void change_wire_type(struct wish *wish) {
-    wish->config.wire_type = TAMIS_WIRE_BFLOAT16;
+static void change_value_codec(struct wish *wish) {
+    wish->config.value_codec = TAMIS_VALUE_BFLOAT16;
 }
 
-static void change_wire_type_sum(struct wish *wish) {
-    wish->config.wire_type_sum = TAMIS_WIRE_INT8;
+static void change_sum_codec(struct wish *wish) {
+    wish->config.sum_codec = TAMIS_VALUE_INT8;
 }
 
 static void change_sum_order(struct wish *wish) {
     wish->config.sum_order = TAMIS_SUM_ORDER_TRANSPORT;
 }
 
-static void change_to_no_wire_type(struct wish *wish) {
-    wish->config.wire_type = TAMIS_WIRE_END;
+static void change_to_no_value_codec(struct wish *wish) {
+    wish->config.value_codec = TAMIS_VALUE_END;
 }
 
 static const struct difference differences[] = {
@@ -192,9 +192,9 @@ static const struct difference differences[] = {
     {"capacity", "capacity", "micro", change_capacity, TAMIS_E_MISMATCH},
     {"rows", "rows_capacity", "tamis", change_rows_capacity, TAMIS_E_MISMATCH},
     {"threshold", "threshold", "micro", change_threshold, TAMIS_E_MISMATCH},
-    {"index format", "index_format", "tamis", change_index_format, TAMIS_E_MISMATCH},
-    {"wire type", "wire_type", "tamis", change_wire_type, TAMIS_E_MISMATCH},
-    {"wire type of sums", "wire_type_sum", "tamis", change_wire_type_sum, TAMIS_E_MISMATCH},
+    {"index codec", "index_codec", "tamis", change_index_codec, TAMIS_E_MISMATCH},
+    {"value codec", "value_codec", "tamis", change_value_codec, TAMIS_E_MISMATCH},
+    {"value codec of sums", "sum_codec", "tamis", change_sum_codec, TAMIS_E_MISMATCH},
 };
 
 /* One rank is refused for its own reason; the others get that reason and status. */
@@ -203,8 +203,10 @@ static const struct difference refusals[] = {
     {"bad density", "density|rank 0|rank 2", "tamis", change_bad_density, TAMIS_E_ARGUMENT},
     {"bad scheme", "scheme|rank 0|rank 2", "tamis", change_bad_scheme, TAMIS_E_ARGUMENT},
     {"bad size", "size|rank 0|rank 2", "tamis", change_bad_size, TAMIS_E_ARGUMENT},
-    {"no wire type", "wire_type|rank 0|rank 2", "tamis", change_to_no_wire_type, TAMIS_E_ARGUMENT},
-    {"dense in 16 bits", "residual|rank 0|rank 2", "dense", change_wire_type, TAMIS_E_UNSUPPORTED},
+    {"no value codec", "value_codec|rank 0|rank 2", "tamis", change_to_no_value_codec,
+     TAMIS_E_ARGUMENT},
+    {"dense in 16 bits", "residual|rank 0|rank 2", "dense", change_value_codec,
+     TAMIS_E_UNSUPPORTED},
     {"order of sparse sums", "other than dense|rank 0|rank 2", "tamis", change_sum_order,
      TAMIS_E_UNSUPPORTED},
     {"order of a host's sums", "the host drives|rank 0|rank 2", "dense", change_sum_order,

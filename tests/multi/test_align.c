@@ -54,7 +54,7 @@ static tamis_status make(tamis_comm *comm, const align_case *c, tamis_reducer **
     config.op = c->op;
     config.rows_capacity = c->bound;
     config.bucket_length = c->bucket_length;
-    config.wire_type = c->half ? TAMIS_WIRE_BFLOAT16 : TAMIS_WIRE_FLOAT32;
+    config.value_codec = c->half ? TAMIS_VALUE_BFLOAT16 : TAMIS_VALUE_FLOAT32;
     config.ranks_per_node = c->nodes;
     config.residual_decay = 1.0 - c->forgets;
     config.update = c->update;

@@ -18,7 +18,7 @@ enum { N = 64, BAD = 3, FULL = 5 };
 typedef struct align_case {
     const char *scheme;
     tamis_nonfinite nonfinite;
-    tamis_wire_type wire;
+    tamis_value_codec value_codec;
     float decay; /* of the residual; then two micro-batches come since; 0: 1, and one */
     bool fills;  /* what comes since leaves no room for what is taken back */
 } align_case;
@@ -30,7 +30,7 @@ static tamis_status make(tamis_comm *comm, const align_case *c, tamis_reducer **
     config.scheme = c->scheme;
     config.density = 0.25;
     config.nonfinite = c->nonfinite;
-    config.wire_type = c->wire;
+    config.value_codec = c->value_codec;
     config.residual_decay = c->decay > 0.0f ? (double)c->decay : 1.0;
     tamis_status status = tamis_layout_create(&segment, 1, &layout);
     if (status == TAMIS_OK)
@@ -168,7 +168,7 @@ static void refuse_to_go_back(test_rank *self) {
 }
 
 static void what_was_dropped_from_others_cannot_be_given_back(void **state) {
-    align_case c = {"all+global+exact+pairs", TAMIS_NONFINITE_DROP, TAMIS_WIRE_FLOAT32, 0.0f,
+    align_case c = {"all+global+exact+pairs", TAMIS_NONFINITE_DROP, TAMIS_VALUE_FLOAT32, 0.0f,
                     false};
     (void)state;
     test_context("one sum dropped");
@@ -177,26 +177,27 @@ static void what_was_dropped_from_others_cannot_be_given_back(void **state) {
 
 static void run(const align_case *c) {
     align_case own = *c; /* for a void pointer */
-    test_context("%s, nonfinite %d, values %d", c->scheme, (int)c->nonfinite, (int)c->wire);
+    test_context("%s, nonfinite %d, values %d", c->scheme, (int)c->nonfinite, (int)c->value_codec);
     ranks_run(2, 0, go_back, &own);
 }
 
 static void what_is_given_back_is_what_was_given(void **state) {
     static const char *const schemes[] = {"tamis", "deft", "micro", "all+global+exact+union"};
-    static const tamis_wire_type wires[] = {TAMIS_WIRE_FLOAT32, TAMIS_WIRE_BFLOAT16};
+    static const tamis_value_codec value_codecs[] = {TAMIS_VALUE_FLOAT32, TAMIS_VALUE_BFLOAT16};
     (void)state;
     for (size_t i = 0; i < 4 * 3 * 2; i++)
-        run(&(align_case){schemes[i / 6], (tamis_nonfinite)(i / 2 % 3), wires[i % 2], 0.0f, false});
+        run(&(align_case){schemes[i / 6], (tamis_nonfinite)(i / 2 % 3), value_codecs[i % 2], 0.0f,
+                          false});
 }
 
 static void what_is_given_back_has_decayed_once(void **state) {
     (void)state;
-    run(&(align_case){"tamis", TAMIS_NONFINITE_ERROR, TAMIS_WIRE_FLOAT32, 0.5f, false});
-    run(&(align_case){"tamis", TAMIS_NONFINITE_DROP, TAMIS_WIRE_FLOAT32, 0.5f, false});
+    run(&(align_case){"tamis", TAMIS_NONFINITE_ERROR, TAMIS_VALUE_FLOAT32, 0.5f, false});
+    run(&(align_case){"tamis", TAMIS_NONFINITE_DROP, TAMIS_VALUE_FLOAT32, 0.5f, false});
 }
 
 static void what_has_no_room_is_counted(void **state) {
-    const align_case c = {"tamis", TAMIS_NONFINITE_DROP, TAMIS_WIRE_FLOAT32, 0.0f, true};
+    const align_case c = {"tamis", TAMIS_NONFINITE_DROP, TAMIS_VALUE_FLOAT32, 0.0f, true};
     (void)state;
     run(&c);
 }

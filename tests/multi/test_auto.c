@@ -63,7 +63,7 @@ static void ranks_that_do_not_all_measure_are_told(void **state) {
 }
 
 typedef struct measured {
-    uint64_t dense[RANKS], formats[RANKS];
+    uint64_t dense[RANKS], index_codecs[RANKS];
     tam_costs costs[RANKS];
 } measured;
 
@@ -76,7 +76,7 @@ static void run_measured(test_rank *self) {
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_DELAY, 30 + 7 * n, 20));
     RANK_OK(self, open_mixed(self->comm, &config, &r));
     m->dense[self->id] = r->agreement.fields[TAM_FACT_DENSE_BUCKETS];
-    m->formats[self->id] = r->agreement.fields[TAM_FACT_BUCKET_FORMATS];
+    m->index_codecs[self->id] = r->agreement.fields[TAM_FACT_BUCKET_CODECS];
     m->costs[self->id] = self->comm->costs;
     for (uint32_t b = 0; b < r->nbuckets; b++)
         RANK_CHECK(self, r->buckets[b].predicted_s > 0.0, "bucket %u has no time", b);
@@ -89,7 +89,7 @@ static void ranks_that_measure_other_times_choose_alike(void **state) {
     test_context("rank 1 is late while it measures");
     ranks_run(RANKS, 0, run_measured, &m);
     for (uint32_t r = 1; r < RANKS; r++) {
-        assert_true(m.dense[r] == m.dense[0] && m.formats[r] == m.formats[0]);
+        assert_true(m.dense[r] == m.dense[0] && m.index_codecs[r] == m.index_codecs[0]);
         assert_memory_equal(&m.costs[r], &m.costs[0], sizeof m.costs[0]);
     }
     assert_true(m.costs[0].sum.count > 1 && m.costs[0].gather.count > 1);
@@ -129,7 +129,7 @@ static void run_forced(test_rank *self) {
 
 static void ranks_with_other_numbers_are_refused_and_do_not_hang(void **state) {
     static forced cases[] = {{{{1e-9, 1.0}, {1.0, 1e-15}}, "buckets that are dense"},
-                             {{{1e-6, 8e-8}, {1e-6, 4e-10}}, "index formats of the buckets"}};
+                             {{{1e-6, 8e-8}, {1e-6, 4e-10}}, "index codecs of the buckets"}};
     (void)state;
     for (int c = 0; c < 2; c++) {
         test_context("other %s", cases[c].words);
@@ -137,40 +137,40 @@ static void ranks_with_other_numbers_are_refused_and_do_not_hang(void **state) {
     }
 }
 
-/* -- index formats ---------------------------------------------------------------------------- */
+/* -- index codecs ----------------------------------------------------------------------------- */
 
-typedef struct format_case {
+typedef struct codec_case {
     double gbit;
-    tamis_index_format asked;
+    tamis_index_codec asked;
     const char *expected;
-} format_case;
+} codec_case;
 
-static void run_format(test_rank *self) {
-    const format_case *c = self->shared;
+static void run_codec(test_rank *self) {
+    const codec_case *c = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_bucket bucket = TAMIS_BUCKET_INIT;
     tamis_reducer *r = NULL;
     config.link_latency_us = 1.0;
     config.link_gbit = c->gbit;
-    config.index_format = c->asked;
+    config.index_codec = c->asked;
     RANK_OK(self, open_wide(self->comm, &config, &r));
     RANK_OK(self, tamis_reducer_bucket_at(r, 0, &bucket));
-    RANK_CHECK(self, strcmp(bucket.index_format, c->expected) == 0, "%s over %g Gbit/s",
-               bucket.index_format, c->gbit);
+    RANK_CHECK(self, strcmp(bucket.index_codec, c->expected) == 0, "%s over %g Gbit/s",
+               bucket.index_codec, c->gbit);
     tamis_reducer_destroy(r);
 }
 
 /* By bytes alone the choice would be block16 for all of them. */
 static void the_slower_the_link_the_fewer_the_bytes(void **state) {
-    static format_case cases[] = {{20.0, TAMIS_INDEX_AUTO, "u32"},
-                                  {3.0, TAMIS_INDEX_AUTO, "block16"},
-                                  {0.1, TAMIS_INDEX_AUTO, "rice"},
-                                  {0.1, TAMIS_INDEX_U32, "u32"},
-                                  {20.0, TAMIS_INDEX_BITMAP, "bitmap"}};
+    static codec_case cases[] = {{20.0, TAMIS_INDEX_AUTO, "u32"},
+                                 {3.0, TAMIS_INDEX_AUTO, "block16"},
+                                 {0.1, TAMIS_INDEX_AUTO, "rice"},
+                                 {0.1, TAMIS_INDEX_U32, "u32"},
+                                 {20.0, TAMIS_INDEX_BITMAP, "bitmap"}};
     (void)state;
     for (int c = 0; c < 5; c++) {
         test_context("%g Gbit/s", cases[c].gbit);
-        ranks_run(RANKS, 0, run_format, &cases[c]);
+        ranks_run(RANKS, 0, run_codec, &cases[c]);
     }
 }
 

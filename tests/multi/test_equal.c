@@ -181,7 +181,7 @@ static void a_record_that_is_none_is_a_step(void **state) {
     ranks_run(3, 0, run_garbage, NULL);
 }
 
-/* -- what it costs ----------------------------------------------------------------------------- */
+/* -- what it costs ---------------------------------------------------------------------------- */
 
 enum { COST_N = 1000000, COST_STEPS = 10, COST_EVERY = 100 };
 

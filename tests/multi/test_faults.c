@@ -324,7 +324,7 @@ typedef struct injection {
     bool residual_finite[NRANKS];
 } injection;
 
-static void note_time(injection *all, uint32_t r, uint64_t start_ms) {
+static void record_time(injection *all, uint32_t r, uint64_t start_ms) {
     uint64_t took_ms = now_ms() - start_ms;
     if (took_ms > all->slowest_ms[r])
         all->slowest_ms[r] = took_ms;
@@ -340,12 +340,12 @@ static void run_injection(test_rank *self) {
         all->status[self->id][step] = TAMIS_E_STATE;
     uint64_t start_ms = now_ms();
     all->created[self->id] = create(self, all->scheme, &reducer);
-    note_time(all, self->id, start_ms);
+    record_time(all, self->id, start_ms);
     tamis_status status = all->created[self->id];
     for (uint32_t step = 0; status == TAMIS_OK && step < STEPS; step++) {
         start_ms = now_ms();
         status = step_once(self, reducer, step, gradient);
-        note_time(all, self->id, start_ms);
+        record_time(all, self->id, start_ms);
         all->status[self->id][step] = status;
         all->hash[self->id][step] = data_hash(0, gradient, sizeof gradient);
     }

@@ -135,12 +135,12 @@ static void only_the_last_events_stay(void **state) {
     (void)state;
     empty_folder();
     for (uint32_t i = 0; i < 3 * TAM_FLIGHT_EVENTS + 5; i++)
-        tam_flight_note(f, &(tam_event){.kind = TAM_FLIGHT_BEGIN,
-                                        .call = TAM_FLIGHT_SUM,
-                                        .step = i + 1,
-                                        .number = i + 1,
-                                        .other = 3,
-                                        .bytes = UINT64_MAX});
+        tam_flight_record(f, &(tam_event){.kind = TAM_FLIGHT_BEGIN,
+                                          .call = TAM_FLIGHT_SUM,
+                                          .step = i + 1,
+                                          .number = i + 1,
+                                          .other = 3,
+                                          .bytes = UINT64_MAX});
     assert_int_equal(tam_flight_write(f, folder), 0);
     char *text = read_rank(7);
     assert_int_equal(count(text, "\n"), TAM_FLIGHT_EVENTS + 1);
@@ -161,9 +161,9 @@ static void an_event_that_is_not_complete_is_left_out(void **state) {
         tam_flight *f = tam_flight_open(3, 9);
         empty_folder();
         for (uint32_t i = 0; i < before; i++)
-            tam_flight_note(f, &(tam_event){.kind = TAM_FLIGHT_BEGIN, .number = i + 1});
+            tam_flight_record(f, &(tam_event){.kind = TAM_FLIGHT_BEGIN, .number = i + 1});
         atomic_fetch_add(&f->next, 1);
-        tam_flight_note(f, &(tam_event){.kind = TAM_FLIGHT_BEGIN, .number = before + 2});
+        tam_flight_record(f, &(tam_event){.kind = TAM_FLIGHT_BEGIN, .number = before + 2});
         assert_int_equal(tam_flight_write(f, folder), 0);
         char *text = read_rank(3);
         assert_int_equal(count(text, "\"event\":"), before > 0 ? before - 1 : 1);
@@ -199,7 +199,7 @@ static void files_are_always_complete(void **state) {
     empty_folder();
     assert_int_equal(tamis_comm_create_local(1, NULL, &comm), TAMIS_OK);
     for (uint32_t i = 0; i < TAM_FLIGHT_EVENTS; i++)
-        tam_comm_note(comm, TAM_FLIGHT_START, i, TAMIS_OK);
+        tam_comm_record(comm, TAM_FLIGHT_START, i, TAMIS_OK);
     assert_int_equal(tamis_comm_write_flight(comm, folder), TAMIS_OK);
     assert_true(find_rank(0, path));
     writing w = {.comm = comm};
@@ -276,7 +276,7 @@ static void an_event_costs_little(void **state) {
     for (int t = 0; t < TRIES; t++) {
         uint64_t begin_ns = tam_clock_ns();
         for (uint32_t i = 0; i < EVENTS; i++)
-            tam_flight_note(f, &(tam_event){.kind = TAM_FLIGHT_END, .number = i});
+            tam_flight_record(f, &(tam_event){.kind = TAM_FLIGHT_END, .number = i});
         double each_ns = (double)(tam_clock_ns() - begin_ns) / EVENTS;
         best_ns = each_ns < best_ns ? each_ns : best_ns;
     }

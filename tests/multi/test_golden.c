@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Every sparse preset selects what its formulas, or its authors' public code, select: the files
- * tests/golden/<preset>.txt, written by make.py without the library's code. Their heads say how
+ * tests/golden/<preset>.txt, written by make.py without the library's code. Their headers say how
  * gradients are made and what the lines mean. Indices, counts, sums and residuals are compared
  * exactly, thresholds to 1e-12 of their value, levels, which are the library's own logarithms, to
  * 1e-9.
@@ -110,7 +110,7 @@ static void read_segments(golden_case *c, char *rest) {
     assert_true(c->n <= N_MOST && c->segments.count <= SEGMENTS_MOST);
 }
 
-static void read_head_line(golden_case *c, const char *word, char *rest) {
+static void read_header_line(golden_case *c, const char *word, char *rest) {
     double number = strtod(rest, NULL);
     if (strcmp(word, "ranks") == 0)
         c->nranks = (uint32_t)number;
@@ -135,7 +135,7 @@ static void read_head_line(golden_case *c, const char *word, char *rest) {
     else if (strcmp(word, "scale") == 0 && c->nscales < SCALES_MOST)
         c->scales[c->nscales++] = read_numbers(rest);
     else
-        fail_msg("unknown word %s in a head", word);
+        fail_msg("unknown word %s in a header", word);
 }
 
 /* -- gradients -------------------------------------------------------------------------------- */
@@ -301,7 +301,7 @@ static void read_line(golden_case *c, char *line) {
     } else if (c->nread > 0) {
         read_step_line(c, line, rest ? rest : line + strlen(line));
     } else {
-        read_head_line(c, line, rest ? rest : line + strlen(line));
+        read_header_line(c, line, rest ? rest : line + strlen(line));
     }
 }
 

@@ -107,9 +107,9 @@ static void test_how_a_gradient_is_given_does_not_matter(void **state) {
     other.worker = TAMIS_WORKER_THREAD;
     other.threads = 2;
     compare(&usual, &other);
-    for (int format = TAMIS_INDEX_U32; format < TAMIS_INDEX_END; format++) {
+    for (int index_codec = TAMIS_INDEX_U32; index_codec < TAMIS_INDEX_END; index_codec++) {
         other = usual;
-        other.format = (tamis_index_format)format;
+        other.index_codec = (tamis_index_codec)index_codec;
         compare(&usual, &other);
     }
 }
@@ -170,7 +170,7 @@ enum { N = 1000, SIZE = 2, NODES = 3, STEPS = 8, SLICE = N / SIZE };
 
 typedef struct oracle {
     uint32_t slice; /* of the flat run */
-    tamis_wire_type wire, sums;
+    tamis_value_codec value_codec, sums;
     float results[STEPS][N], residuals[STEPS][NODES][N];
 } oracle;
 
@@ -193,8 +193,8 @@ static tamis_status create_one_segment(test_rank *self, size_t length, uint32_t 
     config.density = 0.1;
     config.op = TAMIS_OP_SUM;
     config.ranks_per_node = ranks_per_node;
-    config.wire_type = o->wire;
-    config.wire_type_sum = o->sums;
+    config.value_codec = o->value_codec;
+    config.sum_codec = o->sums;
     tamis_status status = tamis_layout_create(&segment, 1, &layout);
     if (status == TAMIS_OK)
         status = tamis_reducer_create(self->comm, layout, &config, out);
@@ -248,12 +248,12 @@ static void run_nodes(test_rank *self) {
 static void test_a_slice_is_a_flat_reducer_on_sums_of_nodes(void **state) {
     static oracle o;
     (void)state;
-    for (o.wire = TAMIS_WIRE_AUTO; o.wire < TAMIS_WIRE_END; o.wire++) {
-        o.sums = o.wire == TAMIS_WIRE_FP2 ? TAMIS_WIRE_FP2 : TAMIS_WIRE_AUTO;
-        test_context("wire %d: slices by themselves", (int)o.wire);
+    for (o.value_codec = TAMIS_VALUE_AUTO; o.value_codec < TAMIS_VALUE_END; o.value_codec++) {
+        o.sums = o.value_codec == TAMIS_VALUE_FP2 ? TAMIS_VALUE_FP2 : TAMIS_VALUE_AUTO;
+        test_context("value codec %d: slices by themselves", (int)o.value_codec);
         for (o.slice = 0; o.slice < SIZE; o.slice++)
             ranks_run(NODES, 0, run_slice, &o);
-        test_context("wire %d: slices of nodes", (int)o.wire);
+        test_context("value codec %d: slices of nodes", (int)o.value_codec);
         ranks_run(NODES * SIZE, 0, run_nodes, &o);
     }
 }

@@ -38,7 +38,7 @@ typedef struct refusal {
     tamis_status status;
     const char *scheme;
     uint32_t sizes[NRANKS];
-    tamis_wire_type wire;
+    tamis_value_codec value_codec;
     size_t n, row;
 } refusal;
 
@@ -49,7 +49,7 @@ static void run_refusal(test_rank *self) {
     tamis_layout *layout = NULL;
     tamis_reducer *reducer = NULL;
     config.scheme = c->scheme;
-    config.wire_type = c->wire;
+    config.value_codec = c->value_codec;
     config.ranks_per_node = c->sizes[self->id];
     RANK_OK(self, tamis_layout_create(&segment, 1, &layout));
     RANK_OK(self, tamis_layout_set_rows(layout, 0, c->row));
@@ -70,36 +70,36 @@ static void test_what_nodes_cannot_do_is_refused_by_all_ranks(void **state) {
          TAMIS_E_MISMATCH,
          "tamis",
          {2, 2, 4, 2},
-         TAMIS_WIRE_FLOAT32,
+         TAMIS_VALUE_FLOAT32,
          N,
          0},
         {"ranks_per_node differs: rank 0 has 0, rank 1 has 2",
          TAMIS_E_MISMATCH,
          "tamis",
          {1, 2, 2, 2},
-         TAMIS_WIRE_FLOAT32,
+         TAMIS_VALUE_FLOAT32,
          N,
          0},
         {"does not divide the 4 ranks",
          TAMIS_E_ARGUMENT,
          "tamis",
          {3, 3, 3, 3},
-         TAMIS_WIRE_FLOAT32,
+         TAMIS_VALUE_FLOAT32,
          N,
          0},
         {"does not divide the 4 ranks",
          TAMIS_E_ARGUMENT,
          "tamis",
          {8, 8, 8, 8},
-         TAMIS_WIRE_FLOAT32,
+         TAMIS_VALUE_FLOAT32,
          N,
          0},
-        {"rows", TAMIS_E_UNSUPPORTED, "tamis", {2, 2, 2, 2}, TAMIS_WIRE_FLOAT32, N, 10},
+        {"rows", TAMIS_E_UNSUPPORTED, "tamis", {2, 2, 2, 2}, TAMIS_VALUE_FLOAT32, N, 10},
         {"slices for 4 ranks",
          TAMIS_E_UNSUPPORTED,
          "tamis",
          {4, 4, 4, 4},
-         TAMIS_WIRE_FLOAT32,
+         TAMIS_VALUE_FLOAT32,
          3,
          0},
     };
@@ -114,7 +114,7 @@ static void test_what_nodes_cannot_do_is_refused_by_all_ranks(void **state) {
                        TAMIS_E_UNSUPPORTED,
                        schemes[i],
                        {2, 2, 2, 2},
-                       TAMIS_WIRE_FLOAT32,
+                       TAMIS_VALUE_FLOAT32,
                        N,
                        0};
         test_context("scheme %s", schemes[i]);
@@ -368,16 +368,16 @@ typedef struct bytes_case {
 /* docs/exchange.md, with u32; one segment. */
 static double model_of(const bytes_case *c) {
     double k = floor(c->density * (double)c->n), nodes = c->nranks / c->size, size = c->size;
-    double picks = ceil(k / c->nranks), share = ceil(k / size), head = 28 + 56; /* tallies */
+    double picks = ceil(k / c->nranks), share = ceil(k / size), header = 28 + 56; /* counters */
     double inside = 4 * (double)c->n * (size - 1) / size + 32 * (size - 1) +
-                    (size - 1) * (head + 4 * (nodes + 2) + 8 * share);
+                    (size - 1) * (header + 4 * (nodes + 2) + 8 * share);
     double up = 4 * share, down = 4 * share;
     if (c->packed) {
         up = share * (0.5 + 2.0 / 256);
         down = share * (1 + 2.0 / 256);
     }
-    double between =
-        (nodes - 1) * (head + 4 + 4 * picks) + (up + down) * (nodes - 1) / nodes + 16 * (nodes - 1);
+    double between = (nodes - 1) * (header + 4 + 4 * picks) + (up + down) * (nodes - 1) / nodes +
+                     16 * (nodes - 1);
     return inside + between;
 }
 
@@ -392,8 +392,8 @@ static void run_bytes(test_rank *self) {
     tamis_step step = data_step(gradient);
     config.density = c->density;
     config.ranks_per_node = c->size;
-    config.index_format = TAMIS_INDEX_U32;
-    config.wire_type = c->packed ? TAMIS_WIRE_FP4 : TAMIS_WIRE_FLOAT32;
+    config.index_codec = TAMIS_INDEX_U32;
+    config.value_codec = c->packed ? TAMIS_VALUE_FP4 : TAMIS_VALUE_FLOAT32;
     RANK_OK(self, tamis_layout_create(&segment, 1, &layout));
     RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &reducer));
     for (uint32_t number = 0; number < 3; number++) {

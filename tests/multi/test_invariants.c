@@ -308,7 +308,7 @@ static void test_scale_multiplies_the_gradient(void **state) {
 
 /* -- limits ----------------------------------------------------------------------------------- */
 
-static void test_slots_hold_what_capacity_allows(void **state) {
+static void test_packets_hold_what_capacity_allows(void **state) {
     static const double capacities[] = {1, 1.5, 4};
     static const char *const names[] = {"micro",
                                         "exdyna",
@@ -336,7 +336,7 @@ static void test_slots_hold_what_capacity_allows(void **state) {
             for (uint32_t step = 0; step < what.steps; step++) {
                 const tamis_stats *s = &record_moment(&record, step, 0)->stats;
                 if ((double)s->picked_max > most)
-                    fail_msg("[%s] step %u: a rank picked %llu, its slot holds %g",
+                    fail_msg("[%s] step %u: a rank picked %llu, its packet holds %g",
                              test_context_text(), step, (unsigned long long)s->picked_max, most);
                 deferred += s->deferred;
             }
@@ -372,7 +372,7 @@ int main(void) {
         cmocka_unit_test(test_dense_is_the_sum_by_the_tree),
         cmocka_unit_test(test_mean_is_the_sum_divided_once),
         cmocka_unit_test(test_scale_multiplies_the_gradient),
-        cmocka_unit_test(test_slots_hold_what_capacity_allows),
+        cmocka_unit_test(test_packets_hold_what_capacity_allows),
         cmocka_unit_test(test_blocks_of_any_size_keep_all_rules),
     };
     return cmocka_run_group_tests_name("invariants", tests, NULL, NULL);

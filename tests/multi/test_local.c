@@ -141,17 +141,20 @@ static void test_conserved(void **state) {
     (void)state;
     static const struct {
         const char *scheme;
-        tamis_wire_type wire;
-    } grid[] = {{"tamis", TAMIS_WIRE_AUTO},
-                {"tamis", TAMIS_WIRE_FP4},
-                {"topk", TAMIS_WIRE_FP2},
-                {"quantized", TAMIS_WIRE_FP2},
-                {"quantized", TAMIS_WIRE_INT8}};
+        tamis_value_codec value_codec;
+    } grid[] = {{"tamis", TAMIS_VALUE_AUTO},
+                {"tamis", TAMIS_VALUE_FP4},
+                {"topk", TAMIS_VALUE_FP2},
+                {"quantized", TAMIS_VALUE_FP2},
+                {"quantized", TAMIS_VALUE_INT8}};
     for (size_t i = 0; i < sizeof grid / sizeof grid[0]; i++) {
         local_case *c = calloc(1, sizeof *c);
-        *c = (local_case){
-            .scheme = grid[i].scheme, .density = 0.1, .wire = grid[i].wire, .steps = 4, .lr = 1.0};
-        test_context("%s, wire type %d", c->scheme, (int)c->wire);
+        *c = (local_case){.scheme = grid[i].scheme,
+                          .density = 0.1,
+                          .value_codec = grid[i].value_codec,
+                          .steps = 4,
+                          .lr = 1.0};
+        test_context("%s, value codec %d", c->scheme, (int)c->value_codec);
         ranks_run(RANKS, 0, run_conserved, c);
         for (uint32_t r = 1; r < RANKS; r++)
             assert_true(c->base[r] == c->base[0]);

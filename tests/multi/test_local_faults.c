@@ -108,10 +108,10 @@ static void run_after_fault(test_rank *self) {
     uint32_t id = self->id;
     uint64_t step;
     run u = {0};
-    bool keeps = strcmp(f->c.scheme, "dense") != 0;
+    bool has_residual = strcmp(f->c.scheme, "dense") != 0;
     begin(&u, self, &f->c);
     RANK_OK(self, tamis_reducer_load_memory(u.reducer, f->control[id], f->control_bytes[id],
-                                            keeps ? f->residual[id] : NULL));
+                                            has_residual ? f->residual[id] : NULL));
     RANK_OK(self, tamis_reducer_align(u.reducer, &step));
     tamis_status status = tamis_local_load(u.local, f->state[id], f->bytes[id]);
     bool back = status == TAMIS_E_FORMAT;
@@ -123,7 +123,7 @@ static void run_after_fault(test_rank *self) {
     RANK_OK(self, tamis_local_base(u.local, &base));
     for (size_t i = 0; back && i < N; i++)
         u.params[i] += base[i] - f->own_base[id][i];
-    if (f->c.momentum == 0.0 && (keeps || !f->apart)) {
+    if (f->c.momentum == 0.0 && (has_residual || !f->apart)) {
         check_settled(&u, f);
         f->base[id] = hash_base(&u);
         end(&u);

@@ -10,18 +10,18 @@ static void go_on_elsewhere(run *u, const local_case *c) {
     run next = {0};
     size_t bytes = 0, control_bytes = 0;
     float params[N], residual[N];
-    bool keeps = strcmp(c->scheme, "dense") != 0;
+    bool has_residual = strcmp(c->scheme, "dense") != 0;
     memcpy(params, u->params, sizeof params);
     RANK_OK(self, tamis_local_bytes(u->local, &bytes));
     RANK_OK(self, tamis_reducer_control_bytes(u->reducer, &control_bytes));
     unsigned char *state = malloc(bytes + 1), *control = malloc(control_bytes);
     RANK_OK(self, tamis_local_save(u->local, state + 1, bytes));
     RANK_OK(self, tamis_reducer_save_control(u->reducer, control, control_bytes));
-    if (keeps)
+    if (has_residual)
         RANK_OK(self, tamis_reducer_save_residual(u->reducer, residual));
     begin(&next, self, c);
     RANK_OK(self, tamis_reducer_load_memory(next.reducer, control, control_bytes,
-                                            keeps ? residual : NULL));
+                                            has_residual ? residual : NULL));
     RANK_OK(self, tamis_local_load(next.local, state + 1, bytes));
     memcpy(next.params, params, sizeof params);
     free(control);
@@ -59,7 +59,7 @@ static void test_resumed(void **state) {
         local_case *c = calloc(1, sizeof *c);
         *c = (local_case){.scheme = grid[i].scheme,
                           .density = 0.1,
-                          .wire = TAMIS_WIRE_AUTO,
+                          .value_codec = TAMIS_VALUE_AUTO,
                           .steps = 5,
                           .offset = 1,
                           .delay = grid[i].delay,

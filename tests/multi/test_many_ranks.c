@@ -95,7 +95,7 @@ static void check(uint32_t nranks, uint64_t most_bytes) {
         tamis_comm_destroy(comms[i]);
 }
 
-/* Values and their sums take 8 k (P - 1) / P, 20,644; the rest are lists and heads. */
+/* Values and their sums take 8 k (P - 1) / P, 20,644; the rest are lists and headers. */
 static void test_bytes_of_a_rank_hardly_grow_with_the_ranks(void **state) {
     (void)state;
     check(64, 31000);

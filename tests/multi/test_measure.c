@@ -44,11 +44,11 @@ typedef struct rank_case {
 static _Thread_local uint64_t slow_ns, looks, stops_at, stop_ns, on_stack;
 static _Thread_local const char *stack;
 
-/* Of a wire that lingers, messages may be sent when all functions have returned. */
+/* A p2p link whose buffers stay in flight may send messages when all functions have returned. */
 static tamis_status post_from_heap(void *self, uint32_t ticket, const tam_message *m) {
     const char *memory = m->memory;
     on_stack += memory < stack && stack - memory < (1 << 20);
-    return mail_wire.post(self, ticket, m);
+    return mail_p2p.post(self, ticket, m);
 }
 
 static tamis_status test_slowly(void *self, tam_done *done, uint32_t *count) {
@@ -56,7 +56,7 @@ static tamis_status test_slowly(void *self, tam_done *done, uint32_t *count) {
         tam_sleep(slow_ns);
     if (stops_at > 0 && looks++ == stops_at)
         tam_sleep(stop_ns);
-    return mail_wire.test(self, done, count);
+    return mail_p2p.test(self, done, count);
 }
 
 static tamis_status add(tam_staged *s, uint64_t timeout_ns, double *sum) {
@@ -74,11 +74,11 @@ static tamis_status add(tam_staged *s, uint64_t timeout_ns, double *sum) {
 
 static void *create(void *context) {
     rank_case *c = context;
-    tam_wire wire = mail_wire;
+    tam_p2p p2p = mail_p2p;
     tam_staged *s = NULL;
     char here = 0;
-    wire.test = test_slowly;
-    wire.post = post_from_heap;
+    p2p.test = test_slowly;
+    p2p.post = post_from_heap;
     stack = &here;
     slow_ns = c->slow_ns;
     stops_at = c->stops_at;
@@ -87,7 +87,7 @@ static void *create(void *context) {
     uint64_t begin_ns = tam_clock_ns();
     uint64_t deadline_ns = c->timeout_ns > 0 ? tam_clock_ns() + c->timeout_ns : 0;
     bool hushed = tam_hush(true);
-    c->status = tam_staged_open(&wire, mail_end(c->m, c->rank), c->rank, c->nranks, c->wanted,
+    c->status = tam_staged_open(&p2p, mail_end(c->m, c->rank), c->rank, c->nranks, c->wanted,
                                 deadline_ns, &s);
     slow_ns = stops_at = 0;
     c->took_ns = tam_clock_ns() - begin_ns;
@@ -270,7 +270,8 @@ static void want_slow(rank_case *all, uint32_t nranks, uint64_t timeout_ns, uint
         all[r].slow_ns = slow;
 }
 
-/* Also farewells of a trial that fails, which a wire that lingers may send when it is over. */
+/* Also farewells of a trial that fails, which a p2p link whose buffers stay in flight may send
+ * when it is over. */
 static void no_message_lies_on_a_stack(void **state) {
     enum { P = 9, SLOW_NS = 1000000 };
     rank_case all[MOST];

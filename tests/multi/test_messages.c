@@ -20,7 +20,7 @@ enum { N = 1700, STEPS = 2 };
 
 typedef struct run_case {
     const char *scheme;
-    tamis_wire_type wire_type;
+    tamis_value_codec value_codec;
     tamis_status status[RANKS_MOST];
     uint64_t hash[RANKS_MOST], wire_bytes[RANKS_MOST];
 } run_case;
@@ -55,7 +55,7 @@ static void run_rank(test_rank *self) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = run->scheme;
     config.density = 0.1;
-    config.wire_type = run->wire_type;
+    config.value_codec = run->value_codec;
     self->where = "the steps";
     tamis_status status = data_reducer(self->comm, N, &config, &reducer);
     if (status == TAMIS_OK)
@@ -99,9 +99,9 @@ static void compare(const run_case *local, const run_case *other, const char *ov
     }
 }
 
-static void compare_with_local(const char *scheme, tamis_wire_type type, uint32_t nranks) {
-    run_case local = {.scheme = scheme, .wire_type = type}, staged = local, gathered = local;
-    test_context("%s, wire type %d, P=%u", scheme, (int)type, nranks);
+static void compare_with_local(const char *scheme, tamis_value_codec type, uint32_t nranks) {
+    run_case local = {.scheme = scheme, .value_codec = type}, staged = local, gathered = local;
+    test_context("%s, value codec %d, P=%u", scheme, (int)type, nranks);
     ranks_run(nranks, 0, run_rank, &local);
     run_over_mail(nranks, 0, &staged);
     compare(&local, &staged, "messages", nranks);
@@ -118,11 +118,11 @@ static void stages_give_the_bits_of_shared_memory(void **state) {
     for (size_t p = 0; p < sizeof sizes / sizeof sizes[0]; p++) {
         for (size_t s = 0; scheme_preset(s, &scheme); s++) {
             if (test_drawn(7))
-                compare_with_local(scheme.name, TAMIS_WIRE_AUTO, sizes[p]);
+                compare_with_local(scheme.name, TAMIS_VALUE_AUTO, sizes[p]);
         }
-        compare_with_local("tamis", TAMIS_WIRE_FP4, sizes[p]);
-        compare_with_local("tamis", TAMIS_WIRE_BFLOAT16, sizes[p]);
-        compare_with_local("quantized", TAMIS_WIRE_FP2, sizes[p]);
+        compare_with_local("tamis", TAMIS_VALUE_FP4, sizes[p]);
+        compare_with_local("tamis", TAMIS_VALUE_BFLOAT16, sizes[p]);
+        compare_with_local("quantized", TAMIS_VALUE_FP2, sizes[p]);
     }
 }
 

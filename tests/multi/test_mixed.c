@@ -31,7 +31,7 @@ static void mixed_reducers_keep_all_rules(void **state) {
                 what.by_segment = form & 1;
                 what.disorder = form & 1 ? 7 : 0;
                 what.worker = form & 2 ? TAMIS_WORKER_THREAD : TAMIS_WORKER_CALLER;
-                what.wire = form == 3 ? TAMIS_WIRE_BFLOAT16 : TAMIS_WIRE_FLOAT32;
+                what.value_codec = form == 3 ? TAMIS_VALUE_BFLOAT16 : TAMIS_VALUE_FLOAT32;
                 assert_true(trial_run(&what, &record));
                 check_alike(&record);
                 check_union(&record);

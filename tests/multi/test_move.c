@@ -78,7 +78,7 @@ static tamis_status make(tamis_comm *comm, const move_case *c, tamis_reducer **o
     config.op = TAMIS_OP_SUM;
     config.bucket_length = c->bucket_length;
     config.update = c->update;
-    config.wire_type = c->half ? TAMIS_WIRE_BFLOAT16 : TAMIS_WIRE_AUTO;
+    config.value_codec = c->half ? TAMIS_VALUE_BFLOAT16 : TAMIS_VALUE_AUTO;
     config.link_latency_us = c->gbit > 0.0 ? 1.0 : 0.0;
     config.link_gbit = c->gbit;
     tamis_status status = tamis_layout_create(segments, 3, &layout);
@@ -113,7 +113,7 @@ static tamis_status hold(tamis_reducer *r, double *out) {
     return status;
 }
 
-/* -- a life: steps, a death, those that are left ----------------------------------------------- */
+/* -- a life: steps, a death, those that are left ---------------------------------------------- */
 
 typedef struct life {
     trial *t;
@@ -309,7 +309,7 @@ out:
     tamis_comm_destroy(l.comm);
 }
 
-/* -- what must hold afterwards ----------------------------------------------------------------- */
+/* -- what must hold afterwards ---------------------------------------------------------------- */
 
 static uint32_t dead_of(const move_case *c) {
     return c->deaths[0].dead | c->deaths[1].dead;
@@ -420,7 +420,7 @@ static trial *run(const move_case *c) {
     return t;
 }
 
-/* -- cases ------------------------------------------------------------------------------------- */
+/* -- cases ------------------------------------------------------------------------------------ */
 
 static void whoever_dies_the_others_go_on(void **state) {
     static const uint32_t dead[][2] = {{2, 0x1}, {2, 0x2}, {3, 0x2}, {4, 0x9},

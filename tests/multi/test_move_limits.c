@@ -22,7 +22,7 @@ static const tamis_update adam = {
 typedef struct options {
     const char *scheme;
     const tamis_update *update;
-    tamis_wire_type wire;
+    tamis_value_codec value_codec;
     double density; /* from the first step on, of at most 0.05; 0: that */
 } options;
 
@@ -31,7 +31,7 @@ static tamis_status make(tamis_comm *comm, const options *o, tamis_reducer **out
     config.scheme = o->scheme;
     config.density = 0.05;
     config.update = o->update;
-    config.wire_type = o->wire;
+    config.value_codec = o->value_codec;
     return data_reducer(comm, N, &config, out);
 }
 
@@ -53,7 +53,7 @@ static tamis_status shrink_without(tamis_comm *comm, uint32_t gone, tamis_comm *
     return tamis_comm_shrink(comm, &how, out);
 }
 
-/* -- as from saved states ---------------------------------------------------------------------- */
+/* -- as from saved states --------------------------------------------------------------------- */
 
 typedef struct twins {
     options o;
@@ -151,12 +151,12 @@ static void move_and_compare(test_rank *self) {
 
 static void it_goes_on_as_from_saved_states(void **state) {
     static const options cases[] = {
-        {"tamis", NULL, TAMIS_WIRE_AUTO, 0.0},  {"tamis", NULL, TAMIS_WIRE_AUTO, 0.02},
-        {"tamis", NULL, TAMIS_WIRE_INT8, 0.0},  {"topk", NULL, TAMIS_WIRE_AUTO, 0.0},
-        {"deft", NULL, TAMIS_WIRE_AUTO, 0.0},   {"exdyna", NULL, TAMIS_WIRE_AUTO, 0.0},
-        {"oktopk", NULL, TAMIS_WIRE_AUTO, 0.0}, {"sage", NULL, TAMIS_WIRE_AUTO, 0.0},
-        {"dense", NULL, TAMIS_WIRE_AUTO, 0.0},  {"tamis", &adam, TAMIS_WIRE_AUTO, 0.0},
-        {"tamis", &adam, TAMIS_WIRE_AUTO, 0.02}};
+        {"tamis", NULL, TAMIS_VALUE_AUTO, 0.0},  {"tamis", NULL, TAMIS_VALUE_AUTO, 0.02},
+        {"tamis", NULL, TAMIS_VALUE_INT8, 0.0},  {"topk", NULL, TAMIS_VALUE_AUTO, 0.0},
+        {"deft", NULL, TAMIS_VALUE_AUTO, 0.0},   {"exdyna", NULL, TAMIS_VALUE_AUTO, 0.0},
+        {"oktopk", NULL, TAMIS_VALUE_AUTO, 0.0}, {"sage", NULL, TAMIS_VALUE_AUTO, 0.0},
+        {"dense", NULL, TAMIS_VALUE_AUTO, 0.0},  {"tamis", &adam, TAMIS_VALUE_AUTO, 0.0},
+        {"tamis", &adam, TAMIS_VALUE_AUTO, 0.02}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (uint32_t nranks = 2; nranks <= 5; nranks += 3) {
@@ -183,7 +183,7 @@ typedef struct halfway {
 /* Some ranks may have moved and others not; all shrink again, and move what they have. */
 static void move_twice(test_rank *self) {
     halfway *h = self->shared;
-    const options o = {"tamis", &adam, TAMIS_WIRE_AUTO, 0.0};
+    const options o = {"tamis", &adam, TAMIS_VALUE_AUTO, 0.0};
     tamis_comm *first = NULL, *second = NULL;
     tamis_reducer *early = NULL, *r = NULL, *moved = NULL;
     float grad[N], before[N], after[N];
@@ -288,14 +288,14 @@ static void planned_buckets_stay(void **state) {
     assert_true(p.differ > 0);
 }
 
-/* -- what is refused --------------------------------------------------------------------------- */
+/* -- what is refused -------------------------------------------------------------------------- */
 
 typedef enum wrong { IN_A_STEP, NO_OUTPUT, NO_SIZE, OTHER_REDUCER, FAR_APART, WRONGS } wrong;
 
 /* Rank 0 makes the mistake, all ranks hear of it; then all is as it should be, and it works. */
 static void refuse_and_retry(test_rank *self) {
     wrong w = *(wrong *)self->shared;
-    const options o = {"tamis", NULL, TAMIS_WIRE_AUTO, 0.0};
+    const options o = {"tamis", NULL, TAMIS_VALUE_AUTO, 0.0};
     bool odd = self->id == 0;
     tamis_comm *smaller = NULL;
     tamis_reducer *r = NULL, *other = NULL, *moved = NULL;
@@ -336,7 +336,7 @@ static void refuse_and_retry(test_rank *self) {
 }
 
 static void wrong_communicators(test_rank *self) {
-    const options o = {"tamis", NULL, TAMIS_WIRE_AUTO, 0.0};
+    const options o = {"tamis", NULL, TAMIS_VALUE_AUTO, 0.0};
     tamis_comm *const *larger = self->shared;
     tamis_reducer *r = NULL, *moved = NULL;
     RANK_OK(self, make(self->comm, &o, &r));
@@ -352,7 +352,7 @@ static void wrong_communicators(test_rank *self) {
 }
 
 static void too_many(test_rank *self) {
-    const options o = {"tamis", NULL, TAMIS_WIRE_AUTO, 0.0};
+    const options o = {"tamis", NULL, TAMIS_VALUE_AUTO, 0.0};
     tamis_comm **one = self->shared;
     tamis_reducer *r = NULL, *moved = NULL;
     RANK_OK(self, make(one[self->id], &o, &r));
@@ -396,7 +396,7 @@ static void mistakes_are_told_to_all_and_harm_nothing(void **state) {
 
 /* Two ranks whose steps are too far apart: states loaded from different times. */
 static void far_apart(test_rank *self) {
-    const options o = {"tamis", NULL, TAMIS_WIRE_AUTO, 0.0};
+    const options o = {"tamis", NULL, TAMIS_VALUE_AUTO, 0.0};
     tamis_comm *smaller = NULL;
     tamis_reducer *r = NULL, *moved = NULL;
     float grad[N], residual[N];
@@ -426,7 +426,7 @@ static void ranks_too_far_apart_do_not_meet(void **state) {
 /* One reducer was made on the first communicator, the other on the second, each as its first. The
  * ranks take them along to the third in another order. */
 static void swap_reducers(test_rank *self) {
-    const options o = {"tamis", NULL, TAMIS_WIRE_AUTO, 0.0};
+    const options o = {"tamis", NULL, TAMIS_VALUE_AUTO, 0.0};
     tamis_comm *second = NULL, *third = NULL;
     tamis_reducer *before = NULL, *one = NULL, *other = NULL, *moved = NULL;
     RANK_OK(self, make(self->comm, &o, &before));
@@ -451,11 +451,11 @@ static void reducers_of_two_communicators_are_told_apart(void **state) {
     ranks_run(2, 0, swap_reducers, NULL);
 }
 
-/* -- no memory --------------------------------------------------------------------------------- */
+/* -- no memory -------------------------------------------------------------------------------- */
 
 /* Alone, and every allocation fails in turn: the old one can be moved again. */
 static void run_short_of_memory(test_rank *self) {
-    const options o = {"tamis", &adam, TAMIS_WIRE_AUTO, 0.0};
+    const options o = {"tamis", &adam, TAMIS_VALUE_AUTO, 0.0};
     tamis_comm *smaller = NULL;
     tamis_reducer *r = NULL, *moved = NULL;
     tamis_status status = TAMIS_E_NOMEM;

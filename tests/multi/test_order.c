@@ -93,7 +93,7 @@ static void differ_in_density(test_rank *self) {
     float gradient[N];
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.density = 0.5;
-    config.index_format = bitmap ? TAMIS_INDEX_BITMAP : TAMIS_INDEX_U32;
+    config.index_codec = bitmap ? TAMIS_INDEX_BITMAP : TAMIS_INDEX_U32;
     RANK_OK(self, tamis_layout_create(&(tamis_segment){"all", N}, 1, &layout));
     RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &reducer));
     tamis_layout_destroy(layout);

@@ -32,7 +32,7 @@ static void run_step(test_rank *self, tamis_reducer *r, uint32_t number) {
 
 /* -- densities that differ -------------------------------------------------------------------- */
 
-/* 11 and 12 entries: with two ranks their slots have the same size. */
+/* 11 and 12 entries: with two ranks their packets have the same size. */
 static void ask_apart(test_rank *self) {
     const char *const *scheme = self->shared;
     tamis_reducer *r = NULL;
@@ -96,7 +96,7 @@ typedef struct early {
     atomic_bool exchanged; /* the first bucket */
 } early;
 
-static void note_exchange(void *context, const tamis_phase_event *event) {
+static void record_exchange(void *context, const tamis_phase_event *event) {
     early *e = context;
     if (event->phase == TAMIS_PHASE_EXCHANGE && event->bucket == 0)
         atomic_store(&e->exchanged, true);
@@ -114,7 +114,7 @@ static void mark_and_watch(test_rank *self) {
     tamis_reducer_config config = data_even_config(LENGTH);
     float grad[N];
     pthread_t thread;
-    config.on_phase = note_exchange;
+    config.on_phase = record_exchange;
     config.on_phase_context = &e;
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &e.reducer));
     tamis_step step = data_step(grad);

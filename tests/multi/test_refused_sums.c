@@ -12,17 +12,17 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { N = 4000, RANKS = 3, BAD = 1, TO_OWNERS = 1, BIT = 77 }; /* after the slots */
+enum { N = 4000, RANKS = 3, BAD = 1, TO_OWNERS = 1, BIT = 77 }; /* after the packets */
 
 static void refuse(test_rank *self) {
-    const tamis_wire_type *wire = self->shared;
+    const tamis_value_codec *value_codec = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_reducer *reducer = NULL;
     float gradient[N];
     const tamis_step step = data_step(gradient);
     config.scheme = "cyclic+global+exact+union";
     config.density = 0.5;
-    config.wire_type = *wire;
+    config.value_codec = *value_codec;
     RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
     if (self->id == BAD)
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_FLIP, TO_OWNERS, BIT));
@@ -37,15 +37,16 @@ static void refuse(test_rank *self) {
 }
 
 static void test_what_one_owner_refuses_all_refuse(void **state) {
-    static tamis_wire_type wires[] = {TAMIS_WIRE_BFLOAT16, TAMIS_WIRE_INT8, TAMIS_WIRE_FP4};
+    static tamis_value_codec value_codecs[] = {TAMIS_VALUE_BFLOAT16, TAMIS_VALUE_INT8,
+                                               TAMIS_VALUE_FP4};
     (void)state;
-    for (size_t w = 0; w < sizeof wires / sizeof wires[0]; w++) {
-        test_context("wire %d", (int)wires[w]);
-        ranks_run(RANKS, 0, refuse, &wires[w]);
+    for (size_t w = 0; w < sizeof value_codecs / sizeof value_codecs[0]; w++) {
+        test_context("value codec %d", (int)value_codecs[w]);
+        ranks_run(RANKS, 0, refuse, &value_codecs[w]);
     }
 }
 
-/* -- a packing ------------------------------------------------------------------------------- */
+/* -- a packing -------------------------------------------------------------------------------- */
 
 /* Rank 0 packs for all in the first step, and gives its largest group to rank 0: a bit makes that
  * 2, of two ranks. */

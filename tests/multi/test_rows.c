@@ -74,7 +74,7 @@ typedef struct rows_case {
     tamis_output output;
     tamis_op op;
     tamis_dtype type;
-    tamis_index_format format;
+    tamis_index_codec index_codec;
     tamis_worker worker;
     double latency_us, gbit;
     bool one_by_one; /* by ready, in a different order on each rank */
@@ -89,7 +89,7 @@ static tamis_reducer_config config_of(const rows_case *c) {
     config.output = c->output;
     config.op = c->op;
     config.grad_dtype = c->type;
-    config.index_format = c->format;
+    config.index_codec = c->index_codec;
     config.worker = c->worker;
     config.link_latency_us = c->latency_us;
     config.link_gbit = c->gbit;
@@ -216,9 +216,9 @@ static void run_exact(test_rank *self) {
 }
 
 static void run(const rows_case *c, uint32_t nranks) {
-    test_context("%s, P=%u, touch %d, buckets %llu, output %d, type %d, format %d", c->scheme,
+    test_context("%s, P=%u, touch %d, buckets %llu, output %d, type %d, index codec %d", c->scheme,
                  nranks, (int)c->which, (unsigned long long)c->bucket_length, (int)c->output,
-                 (int)c->type, (int)c->format);
+                 (int)c->type, (int)c->index_codec);
     ranks_run(nranks, 0, run_exact, (void *)(uintptr_t)c);
 }
 
@@ -260,15 +260,15 @@ static void test_rows_are_the_dense_sum_for_all_numbers_of_ranks(void **state) {
         }
 }
 
-static void test_rows_bear_all_types_outputs_and_formats(void **state) {
+static void test_rows_bear_all_types_outputs_and_codecs(void **state) {
     (void)state;
     for (tamis_dtype type = TAMIS_DTYPE_FLOAT32; type <= TAMIS_DTYPE_BFLOAT16; type++)
-        for (tamis_index_format f = TAMIS_INDEX_AUTO; f < TAMIS_INDEX_END; f++) {
+        for (tamis_index_codec f = TAMIS_INDEX_AUTO; f < TAMIS_INDEX_END; f++) {
             if (!test_drawn(2))
                 continue;
             rows_case c = {.scheme = "all+global+exact+pairs", .which = TOUCHES, .steps = TOUCHES};
             c.type = type;
-            c.format = f;
+            c.index_codec = f;
             c.output = f % 2 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
             c.op = f == TAMIS_INDEX_GAP8 ? TAMIS_OP_SUM : TAMIS_OP_MEAN;
             c.worker = f == TAMIS_INDEX_U32 ? TAMIS_WORKER_THREAD : TAMIS_WORKER_CALLER;
@@ -344,7 +344,7 @@ int main(void) {
         cmocka_unit_test(test_rows_are_the_dense_sum_for_every_scheme),
         cmocka_unit_test(test_rows_are_the_dense_sum_beside_buckets_that_choose),
         cmocka_unit_test(test_rows_are_the_dense_sum_for_all_numbers_of_ranks),
-        cmocka_unit_test(test_rows_bear_all_types_outputs_and_formats),
+        cmocka_unit_test(test_rows_bear_all_types_outputs_and_codecs),
         cmocka_unit_test(test_ordinary_segments_do_not_notice_rows),
     };
     return cmocka_run_group_tests_name("rows", tests, NULL, NULL);

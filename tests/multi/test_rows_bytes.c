@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 enum { RANKS = 4, ROWS = 2048, LENGTH = 64, N = ROWS * LENGTH, STEPS = 3 };
-enum { HEAD = 28 + 56 }; /* with tallies */
+enum { HEADER = 28 + 56 }; /* with counters */
 
 /* Rows that a rank touches at a step: `count` from `first` on, every `stride`-th. */
 typedef struct span {
@@ -25,7 +25,7 @@ typedef struct bytes_case {
     bool dense; /* no rows, scheme dense */
     bool one;   /* only rank 0 touches anything */
     bool shuffled;
-    tamis_index_format format;
+    tamis_index_codec index_codec;
     size_t apart; /* between the first rows of two ranks */
     span touched[STEPS];
     /* by the ranks */
@@ -50,7 +50,7 @@ static tamis_status make(test_rank *self, const bytes_case *c, tamis_reducer **o
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_layout *layout = NULL;
     tamis_status status = tamis_layout_create(&segment, 1, &layout);
-    config.index_format = c->format;
+    config.index_codec = c->index_codec;
     if (c->dense)
         config.scheme = "dense";
     else if (status == TAMIS_OK)
@@ -91,7 +91,7 @@ static void run(bytes_case *c) {
 
 /* Bytes of a rank's list of u32, sent to all others. */
 static uint64_t lists(uint64_t longest) {
-    return (RANKS - 1) * (HEAD + 4 * longest);
+    return (RANKS - 1) * (HEADER + 4 * longest);
 }
 
 static uint64_t reduced(uint64_t rows) {
@@ -111,7 +111,7 @@ static void expect(const bytes_case *c, uint32_t step, uint64_t bytes) {
 static void test_rows_take_the_bytes_of_the_model(void **state) {
     (void)state;
     test_context("rows that no other rank touches");
-    bytes_case c = {.format = TAMIS_INDEX_U32, .apart = 100};
+    bytes_case c = {.index_codec = TAMIS_INDEX_U32, .apart = 100};
     c.touched[0] = (span){0, 1, 20};
     c.touched[2] = (span){5, 3, 33};
     run(&c);
@@ -134,7 +134,7 @@ static void test_rows_take_the_bytes_of_the_model(void **state) {
 static void test_rows_that_are_too_many_to_gather_are_reduced(void **state) {
     (void)state;
     test_context("a quarter of the rows each, all different");
-    bytes_case c = {.format = TAMIS_INDEX_U32, .apart = ROWS / 4};
+    bytes_case c = {.index_codec = TAMIS_INDEX_U32, .apart = ROWS / 4};
     c.touched[0] = (span){0, 1, ROWS / 4};
     c.touched[1] = (span){0, 1, ROWS / 9 - 1}; /* U + (P + 1) c = 9 c rows */
     c.touched[2] = (span){0, 1, ROWS / 9 + 1};
@@ -202,7 +202,7 @@ static void test_a_list_that_does_not_pay_gives_way_to_the_whole_segment(void **
     (void)state;
     assert_true(most > ROWS / 2 && most < ROWS);
     test_context("around %zu rows", most);
-    bytes_case c = {.format = TAMIS_INDEX_U32, .one = true};
+    bytes_case c = {.index_codec = TAMIS_INDEX_U32, .one = true};
     c.touched[0] = (span){0, 1, most};
     c.touched[1] = (span){0, 1, most + 1};
     c.touched[2] = (span){0, 1, 11};

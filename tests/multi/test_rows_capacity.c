@@ -47,7 +47,7 @@ typedef struct bound_case {
     uint32_t capacity, steps;
     tamis_op op;
     tamis_output output;
-    tamis_index_format format;
+    tamis_index_codec index_codec;
 } bound_case;
 
 static void fill(const bound_case *c, uint32_t rank, uint32_t nranks, uint32_t step, float *grad) {
@@ -136,7 +136,7 @@ static tamis_reducer_config config_of(const bound_case *c) {
     config.nonfinite = TAMIS_NONFINITE_SKIP;
     config.op = c->op;
     config.output = c->output;
-    config.index_format = c->format;
+    config.index_codec = c->index_codec;
     return config;
 }
 
@@ -240,11 +240,11 @@ static void test_rows_beyond_the_bound_wait_their_turn(void **state) {
                 c.steps = 12;
                 c.op = (tamis_op)(t % 2);
                 c.output = t % 3 ? TAMIS_OUTPUT_DENSE : TAMIS_OUTPUT_SPARSE;
-                c.format = (tamis_index_format)((i + nranks) % TAMIS_INDEX_END);
+                c.index_codec = (tamis_index_codec)((i + nranks) % TAMIS_INDEX_END);
                 if (strcmp(c.scheme, "quantized") == 0)
                     c.output = TAMIS_OUTPUT_DENSE;
-                test_context("%s, P=%u, touch %d, capacity %u, format %d", c.scheme, nranks, (int)t,
-                             c.capacity, (int)c.format);
+                test_context("%s, P=%u, touch %d, capacity %u, index codec %d", c.scheme, nranks,
+                             (int)t, c.capacity, (int)c.index_codec);
                 ranks_run(nranks, 0, run_bound, &c);
             }
 }

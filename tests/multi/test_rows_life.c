@@ -158,7 +158,8 @@ static void run_bad(test_rank *self) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_reducer *reducer = NULL;
     float grad[N], *row = grad + HEAD + 7 * LENGTH;
-    bool drops = c->nonfinite == TAMIS_NONFINITE_DROP, keeps = strcmp(c->scheme, "dense") != 0;
+    bool drops = c->nonfinite == TAMIS_NONFINITE_DROP,
+         has_residual = strcmp(c->scheme, "dense") != 0;
     bool lost = !isfinite(c->bad[0]), errs = c->nonfinite == TAMIS_NONFINITE_ERROR;
     config.scheme = c->scheme;
     config.nonfinite = c->nonfinite;
@@ -175,10 +176,10 @@ static void run_bad(test_rank *self) {
     memset(grad, 0, sizeof grad);
     row[3] = 1.0f;
     RANK_OK(self, one_step(reducer, grad));
-    expected = keeps && !drops ? 5.0f * (float)self->nranks : 0.0f;
+    expected = has_residual && !drops ? 5.0f * (float)self->nranks : 0.0f;
     RANK_CHECK(self, row[2] == expected, "next row: %g, not %g", (double)row[2], (double)expected);
     RANK_CHECK(self, row[3] == (float)self->nranks, "next: %g", (double)row[3]);
-    RANK_CHECK(self, row[1] == (lost && keeps && !drops ? c->bad[1] : 0.0f), "next bad: %g",
+    RANK_CHECK(self, row[1] == (lost && has_residual && !drops ? c->bad[1] : 0.0f), "next bad: %g",
                (double)row[1]);
     tamis_reducer_destroy(reducer);
 }
@@ -211,7 +212,7 @@ static void run_damage(test_rank *self) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_reducer *reducer = NULL;
     float grad[N];
-    config.index_format = TAMIS_INDEX_U32;
+    config.index_codec = TAMIS_INDEX_U32;
     RANK_OK(self, make(self->comm, &config, LENGTH, &reducer));
     if (self->id == 1)
         RANK_OK(self, tam_faulty_install(self->comm, c->fault, c->nth, c->bit));
@@ -232,7 +233,7 @@ static void damage(damage_case c) {
     ranks_run(3, 5000, run_damage, &c);
 }
 
-/* The rows are the bucket that is exchanged first: heads, lists, and what is gathered. Rank 1
+/* The rows are the bucket that is exchanged first: headers, lists, and what is gathered. Rank 1
  * touches 9 rows in the first step. */
 static void test_damage_to_lists_of_rows_is_refused(void **state) {
     (void)state;

@@ -149,7 +149,7 @@ static void those_that_are_left_go_on(void **state) {
     assert_true(test_freed(live));
 }
 
-/* -- too late, twice --------------------------------------------------------------------------- */
+/* -- too late, twice -------------------------------------------------------------------------- */
 
 static void come_late(test_rank *self) {
     shrink_case *c = self->shared;
@@ -213,7 +213,7 @@ static void one_after_another(void **state) {
     run_on(&c, shrink_again);
 }
 
-/* -- lists that are wrong ---------------------------------------------------------------------- */
+/* -- lists that are wrong --------------------------------------------------------------------- */
 
 /* All say who is left, one of them something else; then all the same. `lag`: one rank comes when
  * the others already know. */
@@ -289,7 +289,7 @@ static void who_is_listed_must_come(void **state) {
     }
 }
 
-/* -- arguments --------------------------------------------------------------------------------- */
+/* -- arguments -------------------------------------------------------------------------------- */
 
 static void misuse(test_rank *self) {
     static const uint32_t falling[] = {1, 0}, twice[] = {0, 0}, beyond[] = {0, 2}, other[] = {1},
@@ -346,7 +346,7 @@ static void wrong_arguments_have_no_effect(void **state) {
     ranks_run(2, 0, wake, NULL);
 }
 
-/* -- over the caller's network ----------------------------------------------------------------- */
+/* -- over the caller's network ---------------------------------------------------------------- */
 
 /* Ranks 0 and 2 of three go on, and something is wrong. */
 typedef enum wrong {

@@ -355,7 +355,7 @@ typedef struct huge_case {
     tamis_nonfinite policy;
     tamis_op op;
     tamis_dtype type;
-    tamis_wire_type wire;
+    tamis_value_codec value_codec;
     const char *scheme;
 } huge_case;
 
@@ -363,8 +363,9 @@ static void fill_huge(const huge_case *h, uint32_t rank, bool huge, void *gradie
     float values[N] = {0};
     for (size_t i = 0; i < HUGE_ENTRIES && huge; i++)
         values[HUGE_FIRST + i] = i % 2 ? -1e36f : 1e36f;
-    values[TIGHT_ENTRY] = rank == 0 && h->wire == TAMIS_WIRE_FLOAT32 ? 0x1.fep116f : 0x1p117f;
-    if (h->wire != TAMIS_WIRE_FLOAT32)
+    values[TIGHT_ENTRY] =
+        rank == 0 && h->value_codec == TAMIS_VALUE_FLOAT32 ? 0x1.fep116f : 0x1p117f;
+    if (h->value_codec != TAMIS_VALUE_FLOAT32)
         values[TIGHT_ENTRY] = 0x1p116f; /* the sum would be rounded to 2^118 */
     if (!huge)
         values[TIGHT_ENTRY] /= 2.0f; /* the momentum has the other half */
@@ -386,7 +387,7 @@ static void run_huge(test_rank *self) {
     config.nonfinite = h->policy;
     config.op = h->op;
     config.grad_dtype = h->type;
-    config.wire_type = h->wire;
+    config.value_codec = h->value_codec;
     RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
     for (int number = 0; number < 2; number++) {
         bool huge = number == 0;
@@ -417,10 +418,10 @@ static void test_what_scaling_makes_infinite_is_never_applied(void **state) {
         huge_case h = {.policy = (tamis_nonfinite)(i % 3),
                        .op = (tamis_op)(i / 3 % 2),
                        .type = i / 6 % 2 ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32,
-                       .wire = i / 12 % 2 ? TAMIS_WIRE_BFLOAT16 : TAMIS_WIRE_FLOAT32,
+                       .value_codec = i / 12 % 2 ? TAMIS_VALUE_BFLOAT16 : TAMIS_VALUE_FLOAT32,
                        .scheme = schemes[i / 24]};
-        test_context("%s, policy %d, average %d, type %d, wire %d", h.scheme, (int)h.policy,
-                     (int)h.op, (int)h.type, (int)h.wire);
+        test_context("%s, policy %d, average %d, type %d, value codec %d", h.scheme, (int)h.policy,
+                     (int)h.op, (int)h.type, (int)h.value_codec);
         ranks_run(2, 0, run_huge, &h);
     }
 }

@@ -19,7 +19,7 @@ typedef struct match_case {
     double match, most; /* most: the update's scale, 0: no bound */
     double density;
     uint64_t bucket_length;
-    tamis_wire_type wire;
+    tamis_value_codec value_codec;
     bool given;            /* the gradient is a step already */
     bool keeps;            /* the residual, and drops what is not finite */
     bool resumes;          /* in another reducer, after HALT steps */
@@ -41,7 +41,7 @@ static void open_reducer(test_rank *self, const match_case *c, tamis_reducer **o
     config.residual_decay = c->keeps ? 1.0 : 0.0;
     config.nonfinite = c->keeps ? TAMIS_NONFINITE_DROP : TAMIS_NONFINITE_ERROR;
     config.bucket_length = c->bucket_length;
-    config.wire_type = c->wire;
+    config.value_codec = c->value_codec;
     config.update = &update;
     RANK_OK(self, data_reducer(self->comm, N, &config, out));
 }
@@ -160,7 +160,7 @@ static void test_the_scale_is_that_of_the_rule(void **state) {
         match_case c = usual();
         c.given = i & 8;
         c.bucket_length = i & 1 ? 700 : 0;
-        c.wire = i & 2 ? TAMIS_WIRE_FP4 : TAMIS_WIRE_AUTO;
+        c.value_codec = i & 2 ? TAMIS_VALUE_FP4 : TAMIS_VALUE_AUTO;
         c.density = i & 4 ? 0.5 : 0.05;
         test_context("case %d", i);
         c = run_case(c);

@@ -4,7 +4,7 @@
  */
 #include "lib/base/base.h"
 #include "lib/base/half.h"
-#include "tests/multi/wire_cases.h"
+#include "tests/multi/codec_cases.h"
 #include <math.h>
 
 /* Entries of the last step's result at which some rank keeps something. */
@@ -31,8 +31,8 @@ static void test_values_of_16_bits_conserve_mass_exactly(void **state) {
         for (size_t p = 0; p < COUNT(ranks_of); p++)
             for (size_t d = 0; d < COUNT(densities); d++) {
                 trial what = trial_of(c, ranks_of[p], 3001, densities[d]);
-                what.wire = TAMIS_WIRE_BFLOAT16;
-                what.format = formats[(c + p + d) % COUNT(formats)];
+                what.value_codec = TAMIS_VALUE_BFLOAT16;
+                what.index_codec = index_codecs[(c + p + d) % COUNT(index_codecs)];
                 what.bucket_length = d == 1 ? 700 : 0;
                 what.scale = 7; /* whole numbers of up to 19 bits; their sums have at most 24 */
                 what.steps = 5;
@@ -50,7 +50,7 @@ static void test_a_mean_of_16_bits_is_the_sum_divided_once(void **state) {
     for (size_t c = 0; c < COUNT(cases); c++) {
         trial what = trial_of(c, 3, 1000, 0.05);
         trial_record sums, means;
-        what.wire = TAMIS_WIRE_BFLOAT16;
+        what.value_codec = TAMIS_VALUE_BFLOAT16;
         what.real = true;
         run(&what, &sums);
         what.op = TAMIS_OP_MEAN;
@@ -90,7 +90,7 @@ static void run_flat(test_rank *self) {
     config.density = 1.0;
     config.op = TAMIS_OP_SUM;
     config.nonfinite = c->nonfinite;
-    config.wire_type = TAMIS_WIRE_BFLOAT16;
+    config.value_codec = TAMIS_VALUE_BFLOAT16;
     for (size_t i = 0; i < 15; i++)
         grad[i] = c->given[self->id];
     const tamis_step step = data_step(grad);
@@ -209,7 +209,7 @@ static void run_large(test_rank *self) {
     const tamis_step step = data_step(grad);
     config.density = 1.0;
     config.op = TAMIS_OP_SUM;
-    config.wire_type = config.wire_type_sum = TAMIS_WIRE_FP2;
+    config.value_codec = config.sum_codec = TAMIS_VALUE_FP2;
     grad[0] = self->id == 0 ? 3.25e38f : 0.09e38f;
     for (size_t i = 1; i <= 60 && self->id == 0; i++)
         grad[i] = 1e38f;

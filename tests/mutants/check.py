@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""mutants.table: the table fits the tree, and the machinery of run.py does what its head says.
+"""mutants.table: the table fits the tree, and the machinery of run.py does what its docstring says.
 
 Nothing is built: what builds and tests is replaced by a few lines here.
 """
@@ -14,7 +14,7 @@ import run  # noqa: E402
 import table  # noqa: E402
 
 LEAST = 60
-BLOCK = "@ a.c\n# wrong: promise\n- x + 1;\n-     y;\n+ x - 1;\n~ unit.tree multi.wire\n"
+BLOCK = "@ a.c\n# wrong: promise\n- x + 1;\n-     y;\n+ x - 1;\n~ unit.tree multi.codecs\n"
 REPORT = """50% tests passed, 2 tests failed out of 4
 
 The following tests FAILED:
@@ -26,7 +26,7 @@ Errors while running CTest
 
 class Copy:
     """In place of run.Copy: a test fails if a file holds what it must not."""
-    tests = {n: ([n.split(".")[0]], {n}) for n in ("unit.tree", "multi.wire", "bench.bytes")}
+    tests = {n: ([n.split(".")[0]], {n}) for n in ("unit.tree", "multi.codecs", "bench.bytes")}
 
     def __init__(self, work, finds=None, builds=True):
         self.work, self.finds, self.builds, self.built = work, finds, builds, []
@@ -71,15 +71,15 @@ class Machinery(unittest.TestCase):
 
     def test_not_well_formed(self):
         for wrong in (BLOCK.replace("+ x - 1;", "+ x + 1;\n+     y;"), "nothing\n" + BLOCK,
-                      BLOCK.replace("~ unit.tree multi.wire\n", ""), BLOCK.replace(": ", " "),
+                      BLOCK.replace("~ unit.tree multi.codecs\n", ""), BLOCK.replace(": ", " "),
                       BLOCK.replace("@ a.c\n", "")):
             (self.tree / "one.txt").write_text(wrong)
             self.assertRaises(table.Stale, table.read, self.tree)
 
     def test_killed_near(self):
-        copy = Copy(self.tree, finds="multi.wire")
-        self.assertEqual(self.judge(copy), ("killed", "multi.wire"))
-        self.assertEqual(copy.built, [["multi.wire", "unit.tree"]])
+        copy = Copy(self.tree, finds="multi.codecs")
+        self.assertEqual(self.judge(copy), ("killed", "multi.codecs"))
+        self.assertEqual(copy.built, [["multi.codecs", "unit.tree"]])
 
     def test_killed_by_others(self):
         self.assertEqual(self.judge(Copy(self.tree, finds="bench.bytes")),
@@ -88,7 +88,7 @@ class Machinery(unittest.TestCase):
     def test_survives(self):
         copy = Copy(self.tree, finds="none")
         self.assertEqual(self.judge(copy), ("survived", ""))
-        self.assertEqual(copy.built, [["multi.wire", "unit.tree"], ["bench.bytes"]])
+        self.assertEqual(copy.built, [["multi.codecs", "unit.tree"], ["bench.bytes"]])
 
     def test_not_built(self):
         self.assertEqual(self.judge(Copy(self.tree, builds=False)), ("not built", "no"))

@@ -189,19 +189,19 @@ def test_options_reach_the_reducer():
     assert reducer.stats()["selected"] == 32 and reducer.stats()["steps"] == 1
     assert alone(bucket_length="planned").buckets()
     assert alone(dtype="float16").layout.length == N
-    assert alone(index_format="bitmap").buckets()[0]["index_format"] == "bitmap"
+    assert alone(index_codec="bitmap").buckets()[0]["index_codec"] == "bitmap"
 
 
 def test_buckets_tell_what_auto_chose_and_what_it_expects():
     (chosen,) = alone(scheme="auto", link_latency_us=50.0, link_gbit=1.0).buckets()
-    assert chosen["exchange"] == "dense" and chosen["index_format"] == "none"  # one rank
+    assert chosen["exchange"] == "dense" and chosen["index_codec"] == "none"  # one rank
     assert chosen["predicted_us"] > 0.0
     (fixed,) = alone(density=0.25).buckets()
     assert fixed["exchange"] == "union" and fixed["predicted_us"] == 0.0
 
 
 def test_values_that_travel_as_bfloat16_leave_the_rest_behind():
-    reducer = alone(density=1.0, wire_type="bfloat16")
+    reducer = alone(density=1.0, value_codec="bfloat16")
     a = np.full(N, 1.0 + 2.0**-9, dtype=np.float32)  # halfway between two bfloat16, and to even
     rest = np.empty(N, dtype=np.float32)
     reducer.start(a)
@@ -242,8 +242,8 @@ def not_of(option):
         (dict(threads=-1), "threads is -1, not a number from 0 to 4294967295"),
         (dict(block=2**32), "not a number from 0"),
         (dict(link_gbit="fast"), "link_gbit is 'fast', not a number"),
-        (dict(index_format="u16"), not_of("index_format")),
-        (dict(wire_type="float16"), not_of("wire_type")),
+        (dict(index_codec="u16"), not_of("index_codec")),
+        (dict(value_codec="float16"), not_of("value_codec")),
         (dict(residual_decay=1.5), "residual_decay"),
         (dict(ranks_per_node=-1), "ranks_per_node is -1"),
         (dict(scheme=3), "scheme is 3, not a str"),

@@ -125,7 +125,7 @@ SKIPPING = [
     (momentum, dict(reduce="gradient")),
     (momentum, dict()),
     (adamw, dict()),
-    (adamw, dict(scheme="quantized", wire_type="fp2")),
+    (adamw, dict(scheme="quantized", value_codec="fp2")),
     (adamw, dict(density=1.0)),
 ]
 

@@ -70,7 +70,7 @@ def case_rule(**_):
 def case_resume(**_):
     found = []
     for options in (
-        dict(steps=4, delay=2, scheme="quantized", wire_type="fp4"),
+        dict(steps=4, delay=2, scheme="quantized", value_codec="fp4"),
         dict(steps=3, scheme="topk", density=0.1, momentum=0.0),
         dict(steps=5),
     ):

@@ -104,12 +104,12 @@ static void cancel(void *context, uint32_t ticket) {
     pthread_mutex_unlock(&own->mail->lock);
 }
 
-static tamis_status post_wire(void *self, uint32_t ticket, const tam_message *m) {
+static tamis_status post_p2p(void *self, uint32_t ticket, const tam_message *m) {
     const tamis_message message = {ticket, m->peer, m->lane, m->sends, m->memory, m->bytes};
     return post(self, &message);
 }
 
-static tamis_status test_wire(void *self, tam_done *done, uint32_t *count) {
+static tamis_status test_p2p(void *self, tam_done *done, uint32_t *count) {
     uint32_t tickets[TAMIS_TICKETS];
     size_t bytes[TAMIS_TICKETS];
     tamis_status status = test(self, tickets, bytes, count);
@@ -118,21 +118,21 @@ static tamis_status test_wire(void *self, tam_done *done, uint32_t *count) {
     return status;
 }
 
-static void abort_wire(void *self) {
+static void abort_p2p(void *self) {
     (void)self;
 }
 
-static void close_wire(void *self, int clean) {
+static void close_p2p(void *self, int clean) {
     (void)self;
     (void)clean;
 }
 
-const tam_wire mail_wire = {.name = "mail",
-                            .post = post_wire,
-                            .test = test_wire,
-                            .cancel = cancel,
-                            .abort = abort_wire,
-                            .close = close_wire};
+const tam_p2p mail_p2p = {.name = "mail",
+                          .post = post_p2p,
+                          .test = test_p2p,
+                          .cancel = cancel,
+                          .abort = abort_p2p,
+                          .close = close_p2p};
 
 void *mail_end(mail *m, uint32_t rank) {
     return &m->boxes[rank];

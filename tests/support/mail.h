@@ -6,7 +6,7 @@
 #ifndef TEST_MAIL_H
 #define TEST_MAIL_H
 
-#include "lib/base/wire.h"
+#include "lib/base/p2p.h"
 
 #include <stdint.h>
 #include <tamis/tamis.h>
@@ -23,8 +23,8 @@ tamis_callbacks mail_callbacks(mail *m, uint32_t rank);
 /** Communicators of all ranks. */
 void mail_comms(mail *m, tamis_comm **comms);
 
-/** The same as a wire, and a rank's end of it: its `self`, which no close frees. */
-extern const tam_wire mail_wire;
+/** The same as a p2p contract, and a rank's end of it: its `self`, which no close frees. */
+extern const tam_p2p mail_p2p;
 void *mail_end(mail *m, uint32_t rank);
 
 /** Messages that came so far, and bytes. */

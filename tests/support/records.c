@@ -25,7 +25,7 @@ static void name_domain(test_record *out, int i, const char *id, tamis_energy_ki
     domain->tick_s = 0.1;
     domain->lag_s = 0.03;
     domain->duty = 1.0;
-    out->gained[i] = (tam_tally_domain){uj, uj / 100, uj / 10, 0, 0};
+    out->gained[i] = (tam_period_domain){uj, uj / 100, uj / 10, 0, 0};
 }
 
 static void name_domains(test_record *out) {
@@ -78,7 +78,7 @@ void record_known(test_record *out, uint64_t seq) {
     memset(out, 0, sizeof *out);
     name_domains(out);
     out->name = "window";
-    out->tally = (tam_tally){
+    out->period = (tam_period){
         .begin_ns = RECORD_T0_NS + seq * 5000000000u,
         .end_ns = RECORD_T0_NS + (seq + 1) * 5000000000u,
         .first_step = 58 * seq,
@@ -92,15 +92,15 @@ void record_known(test_record *out, uint64_t seq) {
         .intensity_g_per_kwh = 380.0,
         .dropped = seq,
     };
-    fill_totals(&out->tally.totals);
+    fill_totals(&out->period.totals);
 }
 
 void record_unknown(test_record *out, uint64_t seq) {
     record_known(out, seq);
-    tam_tally *tally = &out->tally;
-    tamis_energy_totals *totals = &tally->totals;
+    tam_period *period = &out->period;
+    tamis_energy_totals *totals = &period->totals;
     for (int i = 0; i < RECORD_DOMAINS; i++) {
-        out->gained[i] = (tam_tally_domain){0};
+        out->gained[i] = (tam_period_domain){0};
         out->domains[i].status = TAMIS_ENERGY_ABSENT;
         out->domains[i].tick_s = out->domains[i].duty = 0.0;
     }
@@ -108,10 +108,10 @@ void record_unknown(test_record *out, uint64_t seq) {
         totals->shares[phase] = (tamis_energy_share){.seconds = totals->shares[phase].seconds};
     totals->known = 0;
     totals->uj = totals->unattributed_uj = 0;
-    totals->grams = tally->intensity_g_per_kwh = NAN;
-    tally->residual_w = tally->condition = NAN;
-    tally->offered = tally->sent = 0;
-    tally->density_asked = tally->residual_norm = NAN;
+    totals->grams = period->intensity_g_per_kwh = NAN;
+    period->residual_w = period->condition = NAN;
+    period->offered = period->sent = 0;
+    period->density_asked = period->residual_norm = NAN;
 }
 
 tam_energy_log_setup record_setup(void) {
@@ -145,7 +145,7 @@ tam_energy_log *record_log(const tam_energy_log_setup *setup) {
 }
 
 void record_write(tam_energy_log *log, const test_record *window) {
-    tam_energy_log_window(log, window->name, window->overlaps, &window->tally, window->domains);
+    tam_energy_log_window(log, window->name, window->overlaps, &window->period, window->domains);
     tam_energy_log_write(log);
 }
 
@@ -193,7 +193,7 @@ static char *path_in(const char *folder, const char *name, char out[SCRATCH_PATH
 }
 
 static void write_summary(tam_energy_log *log, const test_record *all) {
-    tam_energy_log_summary(log, &all->tally, all->domains);
+    tam_energy_log_summary(log, &all->period, all->domains);
     tam_energy_log_write(log);
 }
 
@@ -203,8 +203,8 @@ static void write_known(tam_energy_log *log) {
         record_known(&window, seq);
         window.name = seq == 2 ? "a,\"name\"\n" : "window";
         window.overlaps = seq == 3;
-        window.tally.totals.unattributed_uj -= seq == 1 ? 70000000 : 0; /* less than nothing */
-        window.tally.totals.shares[TAMIS_PHASE_ARRIVE].uj += seq == 1 ? 70000000 : 0;
+        window.period.totals.unattributed_uj -= seq == 1 ? 70000000 : 0; /* less than nothing */
+        window.period.totals.shares[TAMIS_PHASE_ARRIVE].uj += seq == 1 ? 70000000 : 0;
         record_write(log, &window);
     }
     write_summary(log, &window);

@@ -14,8 +14,8 @@ typedef struct test_record {
     const char *name;
     bool overlaps;
     tamis_energy_domain domains[RECORD_DOMAINS];
-    tam_tally_domain gained[RECORD_DOMAINS];
-    tam_tally tally;
+    tam_period_domain gained[RECORD_DOMAINS];
+    tam_period period;
 } test_record;
 
 /** Time at which all logs of these tests begin: 1000 s, and 1700000000.25 in Unix seconds. */

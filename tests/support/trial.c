@@ -242,9 +242,10 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.share = shared->trial->share;
     config.worker = shared->trial->worker;
     config.grad_dtype = shared->trial->type;
-    config.index_format = shared->trial->format;
-    config.wire_type = shared->trial->wire ? shared->trial->wire : TAMIS_WIRE_FLOAT32;
-    config.wire_type_sum = shared->trial->wire_sum;
+    config.index_codec = shared->trial->index_codec;
+    config.value_codec =
+        shared->trial->value_codec ? shared->trial->value_codec : TAMIS_VALUE_FLOAT32;
+    config.sum_codec = shared->trial->sum_codec;
     config.update = shared->trial->update;
     config.residual_decay = 1.0 - shared->trial->forgets;
     config.link_latency_us = shared->trial->latency_us;
@@ -318,13 +319,13 @@ bool trial_run(const trial *what, trial_record *out) {
     record_open(what, out);
     test_context(
         "%s%s%s P=%u n=%zu density=%g %s%s%s%s threads=%u buckets of %llu, disorder %u, "
-        "indices %d, wire %d, %u ranks per node",
+        "indices %d, value codec %d, %u ranks per node",
         what->place ? what->place->name : "", what->place ? ": " : "", what->scheme, what->nranks,
         what->n, what->density, what->real ? "real" : data_name(what->pattern),
         what->by_segment ? " by segment" : "", what->output == TAMIS_OUTPUT_SPARSE ? " sparse" : "",
         what->op == TAMIS_OP_MEAN ? " mean" : "", what->threads,
-        (unsigned long long)what->bucket_length, what->disorder, (int)what->format, (int)what->wire,
-        what->ranks_per_node);
+        (unsigned long long)what->bucket_length, what->disorder, (int)what->index_codec,
+        (int)what->value_codec, what->ranks_per_node);
     ranks_run(what->nranks, 0, run_rank_trial, &shared);
     for (uint32_t r = 0; r < what->nranks; r++)
         if (out->created[r] != TAMIS_OK)

@@ -43,8 +43,8 @@ typedef struct trial {
     uint32_t disorder; /* 0: start marks all segments; else a seed: ready marks them one by one, in
                           a new order on every rank in every step, and start perhaps the rest */
     const trial_place *place; /* NULL: host memory, local communicators */
-    tamis_index_format format;
-    tamis_wire_type wire, wire_sum;
+    tamis_index_codec index_codec;
+    tamis_value_codec value_codec, sum_codec;
     const tamis_update *update; /* NULL: gradients */
     double forgets;             /* 1 - residual_decay */
     double latency_us, gbit;    /* the link by which exchange auto chooses */

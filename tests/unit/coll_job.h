@@ -47,7 +47,7 @@ static inline job open_job_of(const tam_plan *plan, size_t chunk, const tam_sim_
     assert_int_equal(tam_sim_open(&config, &j.sim), TAMIS_OK);
     for (uint32_t r = 0; r < plan->nranks; r++)
         assert_int_equal((config.held ? tam_coll_open_empty : tam_coll_open)(
-                             &j.colls[r], &tam_sim_wire, tam_sim_end(j.sim, r), r, plan, chunk),
+                             &j.colls[r], &tam_sim_p2p, tam_sim_end(j.sim, r), r, plan, chunk),
                          TAMIS_OK);
     return j;
 }

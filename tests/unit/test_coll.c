@@ -5,7 +5,7 @@
 #include "tests/support/ranks.h"
 #include "tests/unit/coll_job.h"
 
-#include "collectives/exchange/wire.h"
+#include "collectives/exchange/value_codecs.h"
 #include "lib/base/tree.h"
 #include "lib/policy/slices.h"
 
@@ -156,29 +156,29 @@ static void every_plan_gives_the_bits_of_the_tree(void **state) {
 
 /* -- fused at the border ---------------------------------------------------------------------- */
 
-static void seal_tag(tam_tag *tag, uint32_t rank, uint64_t step, uint64_t note) {
-    *tag = (tam_tag){.rank = rank, .step = step, .note = note};
+static void seal_tag(tam_tag *tag, uint32_t rank, uint64_t step, uint64_t counter) {
+    *tag = (tam_tag){.rank = rank, .step = step, .counter = counter};
     tam_tag_seal(tag);
 }
 
-/* Sums one after the other over the same ranks, of which each adds a note. */
+/* Sums one after the other over the same ranks, each of which adds a counter. */
 static void tagged_sums_in_turn(const tam_plan *plan, size_t chunk, size_t least, size_t most) {
     job j = open_job(plan, chunk, 0);
     uint32_t n = plan->nranks;
     float *values = calloc(n * most + 1, sizeof *values);
     tam_tag *tags = calloc(n, sizeof *tags);
     for (size_t count = least; count <= most; count++) {
-        uint64_t notes = 0;
+        uint64_t counters = 0;
         for (uint32_t r = 0; r < n; r++) {
             for (size_t i = 0; i < count; i++)
                 values[r * count + i] = value_of(r, i);
             seal_tag(&tags[r], r, count, 1 + r * r);
-            notes += 1 + r * r;
+            counters += 1 + r * r;
             tam_coll_begin_sum(&j.colls[r], count > 0 ? values + r * count : NULL, count, &tags[r]);
         }
         assert_int_equal(run(&j), TAMIS_OK);
         for (uint32_t r = 0; r < n; r++)
-            assert_int_equal(j.colls[r].note, notes);
+            assert_int_equal(j.colls[r].counter, counters);
         for (size_t i = 0; i < count; i++) {
             float sum;
             tree(n, plan->nplaces, 0, plan->nplaces, i, &sum);
@@ -211,7 +211,8 @@ static void tagged_sums_at_the_border(void **state) {
         }
 }
 
-/* A rank that sums for two places hears of one in a message by itself, of the other in the head. */
+/* A rank that sums for two places hears of one in a message by itself, of the other in the
+ * header. */
 static void slices_may_end_at_a_chunk(void **state) {
     (void)state;
     enum { CHUNK = 512, FLOATS = CHUNK / 2 / sizeof(float) }; /* of each of two streams */
@@ -236,21 +237,21 @@ static void runs_arrive(void **state) {
 
 /* -- values in another form ------------------------------------------------------------------- */
 
-typedef struct lists {
+typedef struct encoded {
     size_t count, up_bytes, down_bytes;
     float *values;       /* [ranks][count] */
-    unsigned char *up;   /* [ranks] lists of values */
-    unsigned char *down; /* [ranks] lists of sums: own slices, then all */
+    unsigned char *up;   /* [ranks] encoded values */
+    unsigned char *down; /* [ranks] encoded sums: own slices, then all */
     unsigned char *all;  /* the list of all sums */
-} lists;
+} encoded;
 
-/* Lists of values, and the list of their sums by the definition. */
-static lists make_lists(const tam_plan *plan, const tam_wire_type *up, const tam_wire_type *down,
-                        size_t count) {
+/* Encoded values, and their encoded sums by the definition. */
+static encoded make_encoded(const tam_plan *plan, const tam_value_codec *up,
+                            const tam_value_codec *down, size_t count) {
     uint32_t n = plan->nranks;
-    lists l = {.count = count,
-               .up_bytes = tam_wire_bytes(up, count),
-               .down_bytes = tam_wire_bytes(down, count)};
+    encoded l = {.count = count,
+                 .up_bytes = tam_value_bytes(up, count),
+                 .down_bytes = tam_value_bytes(down, count)};
     float *sums = calloc(count + 1, sizeof *sums), *given = calloc(count + 1, sizeof *given);
     l.values = calloc(n * count + 1, sizeof *l.values);
     l.up = calloc(n, l.up_bytes + 1);
@@ -259,17 +260,17 @@ static lists make_lists(const tam_plan *plan, const tam_wire_type *up, const tam
     for (uint32_t r = 0; r < n; r++) {
         for (size_t i = 0; i < count; i++)
             given[i] = value_of(r, i);
-        tam_wire_encode(up, given, count, l.up + r * l.up_bytes, NULL);
-        assert_true(tam_wire_decode(up, l.up + r * l.up_bytes, count, l.values + r * count));
+        tam_value_encode(up, given, count, l.up + r * l.up_bytes, NULL);
+        assert_true(tam_value_decode(up, l.up + r * l.up_bytes, count, l.values + r * count));
     }
     tam_tree_add_up(l.values, count, n, count, sums);
-    tam_wire_encode(down, sums, count, l.all, NULL);
+    tam_value_encode(down, sums, count, l.all, NULL);
     free(given);
     free(sums);
     return l;
 }
 
-static void free_lists(lists *l) {
+static void free_encoded(encoded *l) {
     free(l->values);
     free(l->up);
     free(l->down);
@@ -277,24 +278,24 @@ static void free_lists(lists *l) {
 }
 
 /* The owners' slices of all ranks cover the vector once. */
-static void encode_own(lists *l, uint32_t nranks, uint32_t rank, const tam_wire_type *down,
+static void encode_own(encoded *l, uint32_t nranks, uint32_t rank, const tam_value_codec *down,
                        unsigned *owners) {
     tam_owned own[2];
-    uint32_t nown = tam_slices_of(l->count, TAM_WIRE_BLOCK, nranks, rank, own);
+    uint32_t nown = tam_slices_of(l->count, TAM_VALUE_BLOCK, nranks, rank, own);
     for (uint32_t i = 0; i < nown; i++) {
-        unsigned char *to = l->down + rank * l->down_bytes + tam_wire_bytes(down, own[i].begin);
-        tam_wire_encode(down, l->values + rank * l->count + own[i].begin, own[i].length, to, NULL);
+        unsigned char *to = l->down + rank * l->down_bytes + tam_value_bytes(down, own[i].begin);
+        tam_value_encode(down, l->values + rank * l->count + own[i].begin, own[i].length, to, NULL);
         for (size_t at = own[i].begin; at < own[i].begin + own[i].length; at++)
             owners[at]++;
     }
 }
 
-static void lists_are_summed(const tam_plan *plan, tamis_wire_type up, tamis_wire_type down,
-                             size_t count, size_t chunk) {
-    const tam_wire_type *u = tam_wire_of(up), *d = tam_wire_of(down);
+static void encoded_are_summed(const tam_plan *plan, tamis_value_codec up, tamis_value_codec down,
+                               size_t count, size_t chunk) {
+    const tam_value_codec *u = tam_value_codec_of(up), *d = tam_value_codec_of(down);
     uint32_t n = plan->nranks;
     job j = open_job(plan, chunk, 0);
-    lists l = make_lists(plan, u, d, count);
+    encoded l = make_encoded(plan, u, d, count);
     unsigned *owners = calloc(count + 1, sizeof *owners);
     for (uint32_t r = 0; r < n; r++)
         tam_coll_begin_scatter(&j.colls[r], u, l.up + r * l.up_bytes, l.values + r * count, count,
@@ -313,14 +314,14 @@ static void lists_are_summed(const tam_plan *plan, tamis_wire_type up, tamis_wir
                      d->name, r);
     }
     free(owners);
-    free_lists(&l);
+    free_encoded(&l);
     close_job(&j);
 }
 
-static void try_lists(const tam_plan *plan) {
+static void try_encoded(const tam_plan *plan) {
     uint32_t n = plan->nranks;
-    lists_are_summed(plan, TAMIS_WIRE_FP4, TAMIS_WIRE_INT8, 256 * n + 77, 128);
-    lists_are_summed(plan, TAMIS_WIRE_FP2, TAMIS_WIRE_FP4, 100, 512);
+    encoded_are_summed(plan, TAMIS_VALUE_FP4, TAMIS_VALUE_INT8, 256 * n + 77, 128);
+    encoded_are_summed(plan, TAMIS_VALUE_FP2, TAMIS_VALUE_FP4, 100, 512);
 }
 
 static void every_plan_sums_values_in_another_form(void **state) {
@@ -328,19 +329,19 @@ static void every_plan_sums_values_in_another_form(void **state) {
     (void)state;
     for (uint32_t p = 1; p <= 20; p++)
         if (p < 8 || test_drawn(3))
-            all_plans(p, try_lists);
+            all_plans(p, try_encoded);
     for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
         if (!test_drawn(2))
             continue;
         tam_plan plan = tam_plan_make(large[i], 8, 8);
-        try_lists(&plan);
+        try_encoded(&plan);
     }
-    for (tamis_wire_type t = TAMIS_WIRE_FLOAT32; t < TAMIS_WIRE_END; t++)
+    for (tamis_value_codec t = TAMIS_VALUE_FLOAT32; t < TAMIS_VALUE_END; t++)
         for (uint32_t p = 5; p <= 8; p += 3) {
             tam_plan plan = tam_plan_make(p, 1, 4);
-            lists_are_summed(&plan, t, TAMIS_WIRE_BFLOAT16, 20000, 2048); /* several chunks */
-            lists_are_summed(&plan, TAMIS_WIRE_INT8, t, 20000, 8192);     /* by themselves */
-            lists_are_summed(&plan, t, t, 0, 2048);
+            encoded_are_summed(&plan, t, TAMIS_VALUE_BFLOAT16, 20000, 2048); /* several chunks */
+            encoded_are_summed(&plan, TAMIS_VALUE_INT8, t, 20000, 8192);     /* by themselves */
+            encoded_are_summed(&plan, t, t, 0, 2048);
         }
 }
 

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/coll_job.h"
 
-#include "collectives/exchange/wire.h"
+#include "collectives/exchange/value_codecs.h"
 
 /* A flipped bit of any message is found by its receiver, and by nobody else. */
 static void a_flipped_bit_is_found_at_its_hop(void **state) {
@@ -102,7 +102,7 @@ static void all_ranks_hear_of_a_refused_message(void **state) {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         tam_plan plan = tam_plan_linear(sizes[i]);
         for (size_t bytes = 20; bytes <= 300; bytes += 280) {
-            uint64_t first = sizes[i] * (sizes[i] - 1); /* messages, or heads, of the first */
+            uint64_t first = sizes[i] * (sizes[i] - 1); /* messages, or headers, of the first */
             for (uint64_t flip = 1; flip <= first; flip++)
                 assert_true(refuse_message(&plan, bytes, flip));
         }
@@ -153,7 +153,7 @@ typedef struct wake {
     tamis_status *statuses;
 } wake;
 
-static tamis_status advance_noting(void *context, uint32_t rank, bool *done) {
+static tamis_status advance_recording(void *context, uint32_t rank, bool *done) {
     wake *w = context;
     bool moved;
     tamis_status status = tam_coll_advance(&w->job->colls[rank], &moved, done);
@@ -169,7 +169,7 @@ typedef enum call { SUM, FUSED_SUM, SCATTER, SPREAD, CALLS } call;
 enum { FEW = 40 }; /* values, and bytes in which they travel: zeros */
 
 static void begin_call(call which, tam_coll *coll, float *values, unsigned char *list) {
-    const tam_wire_type *type = tam_wire_of(TAMIS_WIRE_INT8);
+    const tam_value_codec *type = tam_value_codec_of(TAMIS_VALUE_INT8);
     if (which == SCATTER)
         tam_coll_begin_scatter(coll, type, list, values, FEW, NULL);
     else if (which == SPREAD)
@@ -185,16 +185,16 @@ static void name_the_dead(uint32_t nranks, uint32_t dead, call which) {
     job j = open_job_of(&plan, 512, &(tam_sim_config){.has_dead = true, .dead = dead});
     tamis_status *statuses = calloc(nranks, sizeof *statuses);
     float *values = calloc(nranks, FEW * sizeof *values);
-    unsigned char *lists = calloc(nranks, 2 * FEW);
+    unsigned char *encoded = calloc(nranks, 2 * FEW);
     wake w = {&j, statuses};
     double seconds;
     for (uint32_t r = 0; r < nranks; r++)
-        begin_call(which, &j.colls[r], values + r * FEW, lists + r * 2 * FEW);
-    assert_int_equal(tam_sim_run(j.sim, advance_noting, &w, &seconds), TAMIS_E_STATE);
+        begin_call(which, &j.colls[r], values + r * FEW, encoded + r * 2 * FEW);
+    assert_int_equal(tam_sim_run(j.sim, advance_recording, &w, &seconds), TAMIS_E_STATE);
     tamis_status status = TAMIS_E_STATE;
     for (uint32_t i = 0; i < j.colls[0].nsteps && status != TAMIS_OK; i++) {
         fail_the_earliest(&j, dead, statuses);
-        status = tam_sim_run(j.sim, advance_noting, &w, &seconds);
+        status = tam_sim_run(j.sim, advance_recording, &w, &seconds);
     }
     assert_int_equal(status, TAMIS_OK);
     for (uint32_t r = 0; r < nranks; r++) {
@@ -205,7 +205,7 @@ static void name_the_dead(uint32_t nranks, uint32_t dead, call which) {
     }
     free(statuses);
     free(values);
-    free(lists);
+    free(encoded);
     close_job(&j);
 }
 
@@ -233,7 +233,7 @@ static void what_is_no_plan_is_refused(void **state) {
     bad[1].radix[0] = 16; /* 16x8 of 64 places */
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         tam_coll coll;
-        assert_int_equal(tam_coll_open(&coll, &tam_sim_wire, NULL, 0, &bad[i], 128),
+        assert_int_equal(tam_coll_open(&coll, &tam_sim_p2p, NULL, 0, &bad[i], 128),
                          TAMIS_E_UNSUPPORTED);
         assert_non_null(strstr(tamis_last_error(), "no plan of"));
         tam_coll_close(&coll, false);
@@ -253,7 +253,7 @@ static void all_candidates_can_be_opened(void **state) {
             tam_plan_candidates(nranks, nodes[n], plans);
             for (uint32_t i = 0; i < TAM_PLAN_CANDIDATES; i++) {
                 tam_coll coll;
-                if (tam_coll_open_empty(&coll, &tam_sim_wire, NULL, 0, &plans[i], 128) != TAMIS_OK)
+                if (tam_coll_open_empty(&coll, &tam_sim_p2p, NULL, 0, &plans[i], 128) != TAMIS_OK)
                     fail_msg("%u ranks, candidate %u: %s", nranks, i, tamis_last_error());
                 tam_coll_close(&coll, false);
             }
@@ -263,7 +263,7 @@ static void all_candidates_can_be_opened(void **state) {
     bool hushed = tam_hush(true);
     const tam_plan wide = {2400, 4096, 2, {8, 512}, 0};
     tam_coll coll;
-    assert_int_equal(tam_coll_open_empty(&coll, &tam_sim_wire, NULL, 0, &wide, 128),
+    assert_int_equal(tam_coll_open_empty(&coll, &tam_sim_p2p, NULL, 0, &wide, 128),
                      TAMIS_E_UNSUPPORTED);
     tam_coll_close(&coll, false);
     tam_hush(hushed);

@@ -13,18 +13,18 @@
 enum { FROM = 2, SELF = 5, BYTES = 16 };
 
 typedef struct message {
-    tam_envelope head;
+    tam_envelope header;
     unsigned char body[BYTES];
 } message;
 
 static message usual(void) {
-    message m = {.head = {.call = 77,
-                          .number = 3,
-                          .rank = FROM,
-                          .chunk = 4,
-                          .step = 1,
-                          .note = 9,
-                          .streams = 123},
+    message m = {.header = {.call = 77,
+                            .number = 3,
+                            .rank = FROM,
+                            .chunk = 4,
+                            .step = 1,
+                            .extra = 9,
+                            .streams = 123},
                  .body = "eleven char"};
     return m;
 }
@@ -36,14 +36,14 @@ static void check(message m, const char *words) {
                                   .chunk = 4,
                                   .step = 1,
                                   .bytes = BYTES,
-                                  .has_note = true,
-                                  .note = 9};
-    tam_envelope_seal(&m.head, BYTES);
-    tamis_status status = tam_envelope_open(&m.head, sizeof m, FROM, SELF);
+                                  .extra_known = true,
+                                  .extra = 9};
+    tam_envelope_seal(&m.header, BYTES);
+    tamis_status status = tam_envelope_open(&m.header, sizeof m, FROM, SELF);
     if (status == TAMIS_OK)
-        status = tam_envelope_compare(&m.head, &due, SELF);
+        status = tam_envelope_compare(&m.header, &due, SELF);
     if (status == TAMIS_OK)
-        status = tam_envelope_check(&m.head, 123, SELF);
+        status = tam_envelope_check(&m.header, 123, SELF);
     assert_int_equal(status, words ? TAMIS_E_PROTOCOL : TAMIS_OK);
     if (words)
         assert_non_null(strstr(tamis_last_error(), words));
@@ -57,30 +57,30 @@ static void test_a_message_that_is_due_is_taken(void **state) {
 static void test_a_message_that_is_not_due_is_refused(void **state) {
     message m = usual();
     (void)state;
-    m.head.call++, check(m, "another call"), m = usual();
-    m.head.number--, check(m, "another call"), m = usual();
-    m.head.step++, check(m, "another stage"), m = usual();
-    m.head.chunk++, check(m, "another stage"), m = usual();
-    m.head.chunk--, check(m, "another stage"), m = usual();
-    m.head.note++, check(m, "longer or shorter"), m = usual();
-    m.head.streams ^= 1, check(m, "damaged on the way"), m = usual();
-    m.head.rank++, check(m, "another sender");
+    m.header.call++, check(m, "another call"), m = usual();
+    m.header.number--, check(m, "another call"), m = usual();
+    m.header.step++, check(m, "another stage"), m = usual();
+    m.header.chunk++, check(m, "another stage"), m = usual();
+    m.header.chunk--, check(m, "another stage"), m = usual();
+    m.header.extra++, check(m, "longer or shorter"), m = usual();
+    m.header.streams ^= 1, check(m, "damaged on the way"), m = usual();
+    m.header.rank++, check(m, "another sender");
 }
 
-/* Of head and body; what travels by itself has a hash of its own. */
+/* Of header and body; what travels by itself has a hash of its own. */
 static void test_every_bit_is_sealed(void **state) {
     message sealed = usual();
     (void)state;
-    tam_envelope_seal(&sealed.head, BYTES);
-    assert_int_equal(tam_envelope_open(&sealed.head, sizeof sealed, FROM, SELF), TAMIS_OK);
+    tam_envelope_seal(&sealed.header, BYTES);
+    assert_int_equal(tam_envelope_open(&sealed.header, sizeof sealed, FROM, SELF), TAMIS_OK);
     for (size_t bit = 0; bit < 8 * sizeof sealed; bit++) {
         message m = sealed;
         ((unsigned char *)&m)[bit / 8] ^= (unsigned char)(1u << bit % 8);
-        assert_int_equal(tam_envelope_open(&m.head, sizeof m, FROM, SELF), TAMIS_E_PROTOCOL);
+        assert_int_equal(tam_envelope_open(&m.header, sizeof m, FROM, SELF), TAMIS_E_PROTOCOL);
     }
-    assert_int_equal(tam_envelope_open(&sealed.head, sizeof sealed - 1, FROM, SELF),
+    assert_int_equal(tam_envelope_open(&sealed.header, sizeof sealed - 1, FROM, SELF),
                      TAMIS_E_PROTOCOL);
-    assert_int_equal(tam_envelope_open(&sealed.head, sizeof sealed.head - 1, FROM, SELF),
+    assert_int_equal(tam_envelope_open(&sealed.header, sizeof sealed.header - 1, FROM, SELF),
                      TAMIS_E_PROTOCOL);
 }
 

@@ -14,12 +14,12 @@
 
 enum { ROOM = 8, TILES = 4 };
 
-static tam_slots open_slots(const uint32_t *const lists[2], const uint32_t counts[2]) {
-    tam_slots s = {.nranks = 2, .capacity = ROOM, .format = TAMIS_INDEX_U32, .span = 20};
-    assert_int_equal(tam_slots_open(&s), TAMIS_OK);
+static tam_packets open_packets(const uint32_t *const lists[2], const uint32_t counts[2]) {
+    tam_packets s = {.nranks = 2, .capacity = ROOM, .index_codec = TAMIS_INDEX_U32, .span = 20};
+    assert_int_equal(tam_packets_open(&s), TAMIS_OK);
     for (uint32_t r = 0; r < 2; r++) {
-        ((tam_head *)(uintptr_t)tam_slot_head_of(&s, r))->count = counts[r];
-        memcpy((void *)(uintptr_t)tam_slot_indices_of(&s, r), lists[r],
+        ((tam_header *)(uintptr_t)tam_packet_header_of(&s, r))->count = counts[r];
+        memcpy((void *)(uintptr_t)tam_packet_indices_of(&s, r), lists[r],
                counts[r] * sizeof lists[r][0]);
     }
     return s;
@@ -37,10 +37,10 @@ static void check(const uint32_t *a, uint32_t na, const uint32_t *b, uint32_t nb
     for (uint32_t t = 0; t < TILES; t++)
         tiles[t] = (tam_tile){10 * t, 10, 0, t % 2};
     const tam_grid grid = {.n = 40, .tiles = tiles, .ntiles = TILES};
-    tam_slots s = open_slots((const uint32_t *const[]){a, b}, (const uint32_t[]){na, nb});
+    tam_packets s = open_packets((const uint32_t *const[]){a, b}, (const uint32_t[]){na, nb});
     tamis_status status = tam_merge_exclusive(&s, &grid, owners, lists, indices, &count);
-    tam_slots_close(&s);
-    snprintf(words, sizeof words, "the slot of rank %u was refused: index", refused);
+    tam_packets_close(&s);
+    snprintf(words, sizeof words, "the packet of rank %u was refused: index", refused);
     assert_int_equal(status, refused < 2 ? TAMIS_E_PROTOCOL : TAMIS_OK);
     if (refused < 2)
         assert_non_null(strstr(tamis_last_error(), words));

@@ -48,9 +48,9 @@ static void ends_of_a_range_are_in_it_and_no_more(void **state) {
 static void values_are_printed_as_the_range_says_them(void **state) {
     char text[32];
     (void)state;
-    tam_option_print(&tam_config_options[TAM_CONFIG_index_format], TAMIS_INDEX_GAP8, text, 32);
+    tam_option_print(&tam_config_options[TAM_CONFIG_index_codec], TAMIS_INDEX_GAP8, text, 32);
     assert_string_equal(text, "gap8");
-    tam_option_print(&tam_config_options[TAM_CONFIG_index_format], 99, text, sizeof text);
+    tam_option_print(&tam_config_options[TAM_CONFIG_index_codec], 99, text, sizeof text);
     assert_string_equal(text, "99"); /* of another build */
     tam_option_print(&tam_config_options[TAM_CONFIG_block], 64, text, sizeof text);
     assert_string_equal(text, "64");

@@ -27,25 +27,25 @@ static const float valued[RANKS][2] = {{5, 2}, {4, 3}, {1, -2}};
 
 typedef struct regions_case {
     uint32_t bad_rank;  /* whose operation number `bad_op` is damaged; RANKS: none */
-    uint64_t bad_op;    /* 0 heads, 1 pairs, 2-5 counts, 6 heads of what survived, 7 shares */
+    uint64_t bad_op;    /* 0 headers, 1 pairs, 2-5 counts, 6 headers of what survived, 7 shares */
     uint32_t bit;       /* of what it sends, or receives */
     const char *reason; /* NULL: all is well */
     bool received;      /* damage to what came to this rank alone */
 } regions_case;
 
-static tamis_status open_slots(uint32_t rank, size_t capacity, uint64_t n, tam_slots *s) {
-    *s = (tam_slots){.rank = rank,
-                     .nranks = RANKS,
-                     .nwords = tam_regions_head_words(RANKS),
-                     .heads_only = true,
-                     .capacity = capacity,
-                     .growing = true,
-                     .with_values = true,
-                     .wire = &tam_wire_float32,
-                     .format = TAMIS_INDEX_U32,
-                     .span = n,
-                     .config = 77};
-    return tam_slots_open(s);
+static tamis_status open_packets(uint32_t rank, size_t capacity, uint64_t n, tam_packets *s) {
+    *s = (tam_packets){.rank = rank,
+                       .nranks = RANKS,
+                       .nwords = tam_regions_header_words(RANKS),
+                       .headers_only = true,
+                       .capacity = capacity,
+                       .growing = true,
+                       .with_values = true,
+                       .value_codec = &tam_value_float32,
+                       .index_codec = TAMIS_INDEX_U32,
+                       .span = n,
+                       .config = 77};
+    return tam_packets_open(s);
 }
 
 static tam_link link_of(const test_rank *self) {
@@ -57,26 +57,26 @@ static tam_link link_of(const test_rank *self) {
                       {.deadline_ns = tam_clock_ns() + comm->timeout_ns, .poison = &comm->poison}};
 }
 
-static tamis_status exchange(test_rank *self, const float given[2], uint64_t step, tam_slots *s,
+static tamis_status exchange(test_rank *self, const float given[2], uint64_t step, tam_packets *s,
                              tam_regions *g, uint32_t *indices, float *values, size_t *count) {
     tam_link link = link_of(self);
-    tam_slot_begin(s)->count = 2;
+    tam_packet_begin(s)->count = 2;
     s->step = step;
-    memcpy(tam_slot_own_indices(s), picked[self->id], sizeof picked[0]);
-    memcpy(tam_slot_own_values(s), given, sizeof valued[0]);
-    tam_regions_divide(g, picked[self->id], 2, tam_slot_own_words(s));
-    TAM_TRY(tam_slots_exchange(s, &link));
+    memcpy(tam_packet_own_indices(s), picked[self->id], sizeof picked[0]);
+    memcpy(tam_packet_own_values(s), given, sizeof valued[0]);
+    tam_regions_divide(g, picked[self->id], 2, tam_packet_own_words(s));
+    TAM_TRY(tam_packets_exchange(s, &link));
     return tam_regions_exchange(g, s, K, &link, indices, values, count);
 }
 
-static void check_result(test_rank *self, tam_slots *s, tam_regions *g, const uint32_t *indices,
+static void check_result(test_rank *self, tam_packets *s, tam_regions *g, const uint32_t *indices,
                          const float *values, size_t count) {
     static const size_t given_of[RANKS] = {2, 1, 1};
     RANK_CHECK(self, count == 2 && indices[0] == 1 && indices[1] == 9, "%zu survived", count);
     RANK_CHECK(self, values[0] == 6.0f && values[1] == 5.0f, "sums %g and %g", (double)values[0],
                (double)values[1]);
     size_t given =
-        tam_regions_given(indices, count, tam_slot_own_indices(s), tam_slot_own_values(s), 2);
+        tam_regions_given(indices, count, tam_packet_own_indices(s), tam_packet_own_values(s), 2);
     RANK_CHECK(self, given == given_of[self->id], "gave %zu", given);
     tam_regions_learn(g, s, K, count);
     RANK_CHECK(self,
@@ -95,18 +95,19 @@ static void run_exchange(test_rank *self) {
     uint32_t indices[RANKS * CAPACITY];
     float values[RANKS * CAPACITY];
     size_t count = 0;
-    tam_slots slots;
+    tam_packets packets;
     tam_regions g;
     if (self->id == c->bad_rank)
         RANK_OK(self, tam_faulty_install(self->comm, c->received ? TAM_FAULT_FLIP : TAM_FAULT_SPOIL,
                                          c->bad_op, c->bit));
-    RANK_OK(self, open_slots(self->id, CAPACITY, N, &slots));
+    RANK_OK(self, open_packets(self->id, CAPACITY, N, &packets));
     RANK_OK(self, tam_regions_open(self->id, RANKS, N, CAPACITY, &g));
-    tamis_status status = exchange(self, valued[self->id], 2, &slots, &g, indices, values, &count);
+    tamis_status status =
+        exchange(self, valued[self->id], 2, &packets, &g, indices, values, &count);
     if (!c->reason && status == TAMIS_OK)
-        check_result(self, &slots, &g, indices, values, count);
+        check_result(self, &packets, &g, indices, values, count);
     tam_regions_close(&g);
-    tam_slots_close(&slots);
+    tam_packets_close(&packets);
     RANK_CHECK(self, status == (c->reason ? TAMIS_E_PROTOCOL : TAMIS_OK), "%s: %s",
                tamis_status_name(status), tamis_last_error());
     if (c->reason)
@@ -127,17 +128,17 @@ static void run_adapting(test_rank *self) {
                  {{{0, 0}, {1, 0}, {0, 0}}, 1, 28, 1 / 1.008 / 1.008}};
     uint32_t indices[RANKS * CAPACITY];
     float values[RANKS * CAPACITY];
-    tam_slots slots;
+    tam_packets packets;
     tam_regions g;
-    RANK_OK(self, open_slots(self->id, CAPACITY, N, &slots));
+    RANK_OK(self, open_packets(self->id, CAPACITY, N, &packets));
     RANK_OK(self, tam_regions_open(self->id, RANKS, N, CAPACITY, &g));
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         size_t count = 99;
-        RANK_OK(self,
-                exchange(self, steps[i].values[self->id], i, &slots, &g, indices, values, &count));
+        RANK_OK(self, exchange(self, steps[i].values[self->id], i, &packets, &g, indices, values,
+                               &count));
         RANK_CHECK(self, count == steps[i].count && (i == 0 || count == 0 || indices[0] == 5),
                    "step %zu: %zu survived", i, count);
-        tam_regions_learn(&g, &slots, K, count);
+        tam_regions_learn(&g, &packets, K, count);
         RANK_CHECK(self,
                    g.state[TAM_REGIONS_CUT] == tam_bits64(steps[i].cut) &&
                        g.state[TAM_REGIONS_CUT_STEPS] == steps[i].cut_steps,
@@ -145,7 +146,7 @@ static void run_adapting(test_rank *self) {
                    (unsigned)g.state[TAM_REGIONS_CUT_STEPS]);
     }
     tam_regions_close(&g);
-    tam_slots_close(&slots);
+    tam_packets_close(&packets);
 }
 
 static void the_threshold_of_the_sums_is_adapted(void **state) {
@@ -196,27 +197,27 @@ static void run_crowd(test_rank *self) {
     float values[RANKS * MANY];
     const regions_case *c = self->shared;
     size_t count = 0;
-    tam_slots s;
+    tam_packets s;
     tam_regions g;
     if (self->id == c->bad_rank)
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_SPOIL, c->bad_op, c->bit));
     tam_link link = link_of(self);
-    RANK_OK(self, open_slots(self->id, MANY, LONG_N, &s));
+    RANK_OK(self, open_packets(self->id, MANY, LONG_N, &s));
     RANK_OK(self, tam_regions_open(self->id, RANKS, LONG_N, MANY, &g));
-    tam_slot_begin(&s)->count = MANY;
+    tam_packet_begin(&s)->count = MANY;
     for (uint32_t i = 0; i < MANY; i++) {
-        tam_slot_own_indices(&s)[i] = i;
-        ((float *)tam_slot_own_values(&s))[i] = (float)(i + 1) * (self->id == 2 ? -4 : 1);
+        tam_packet_own_indices(&s)[i] = i;
+        ((float *)tam_packet_own_values(&s))[i] = (float)(i + 1) * (self->id == 2 ? -4 : 1);
     }
-    tam_regions_divide(&g, tam_slot_own_indices(&s), MANY, tam_slot_own_words(&s));
-    tamis_status status = tam_slots_exchange(&s, &link);
+    tam_regions_divide(&g, tam_packet_own_indices(&s), MANY, tam_packet_own_words(&s));
+    tamis_status status = tam_packets_exchange(&s, &link);
     if (status == TAMIS_OK)
         status = tam_regions_exchange(&g, &s, LONG_K, &link, indices, values, &count);
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++)
         wrong += indices[i] != i || values[i] != -2.0f * (float)(i + 1);
     tam_regions_close(&g);
-    tam_slots_close(&s);
+    tam_packets_close(&s);
     RANK_CHECK(self, status == (c->reason ? TAMIS_E_PROTOCOL : TAMIS_OK), "%s: %s",
                tamis_status_name(status), tamis_last_error());
     if (c->reason)
@@ -247,7 +248,8 @@ static void survivors_of_one_region_move_to_even_shares(void **state) {
 
 /* -- counts and states ------------------------------------------------------------------------ */
 
-/* Rank 1 alone meets it, goes on to its head, and there all hear of it: nobody is left waiting. */
+/* Rank 1 alone meets it, goes on to its header, and there all hear of it: nobody is left
+ * waiting. */
 static void damaged_counts_of_which_one_rank_knows_are_refused_by_all(void **state) {
     (void)state;
     for (uint64_t op = 2; op <= 5; op++)
@@ -373,7 +375,7 @@ static tamis_status open_exchange(const char *name, uint32_t nranks) {
                             .nranks = nranks,
                             .k_max = 250000,
                             .k = 250000,
-                            .format = TAMIS_INDEX_U32};
+                            .index_codec = TAMIS_INDEX_U32};
     const tam_exchange *exchange = tam_exchange_flat(scheme.exchange);
     tamis_status status = exchange->open(&view, &opened);
     exchange->close(opened, false);

@@ -14,11 +14,11 @@
 enum { ROOM = 2048, QUEUE = 16 };
 
 typedef struct end {
-    unsigned char sent[TAM_WIRE_LANES][QUEUE][ROOM];
-    size_t bytes[TAM_WIRE_LANES][QUEUE];
-    tam_message due[TAM_WIRE_LANES][QUEUE]; /* receives, */
-    uint32_t tickets[TAM_WIRE_LANES][QUEUE];
-    uint32_t nsent[TAM_WIRE_LANES], ndue[TAM_WIRE_LANES], ncame[TAM_WIRE_LANES];
+    unsigned char sent[TAM_P2P_LANES][QUEUE][ROOM];
+    size_t bytes[TAM_P2P_LANES][QUEUE];
+    tam_message due[TAM_P2P_LANES][QUEUE]; /* receives, */
+    uint32_t tickets[TAM_P2P_LANES][QUEUE];
+    uint32_t nsent[TAM_P2P_LANES], ndue[TAM_P2P_LANES], ncame[TAM_P2P_LANES];
     tam_done ended[QUEUE];
     uint32_t nended;
 } end;
@@ -51,7 +51,7 @@ static void cancel(void *self, uint32_t ticket) {
     (void)self, (void)ticket;
 }
 
-static const tam_wire wire = {.name = "test", .post = post, .test = test, .cancel = cancel};
+static const tam_p2p p2p = {.name = "test", .post = post, .test = test, .cancel = cancel};
 
 /* The nth message that was sent, to the receive whose turn it is. */
 static void deliver(end *to, const end *from, uint32_t lane, uint32_t nth) {
@@ -74,26 +74,26 @@ static void test_a_message_that_comes_again_is_refused(void **state) {
     int given[2] = {10, 11}, got[2][2];
     (void)state;
     for (uint32_t r = 0; r < 2; r++) {
-        assert_int_equal(tam_coll_open(&colls[r], &wire, &ends[r], r, &plan, 1024), TAMIS_OK);
+        assert_int_equal(tam_coll_open(&colls[r], &p2p, &ends[r], r, &plan, 1024), TAMIS_OK);
         tam_coll_begin_gather(&colls[r], &given[r], sizeof given[r], got[r]);
         advance(&colls[r], TAMIS_OK, false);
     }
-    deliver(&ends[0], &ends[1], TAM_LANE_HEADS, 0);
-    deliver(&ends[1], &ends[0], TAM_LANE_HEADS, 0);
+    deliver(&ends[0], &ends[1], TAM_LANE_HEADERS, 0);
+    deliver(&ends[1], &ends[0], TAM_LANE_HEADERS, 0);
     for (uint32_t r = 0; r < 2; r++) {
         advance(&colls[r], TAMIS_OK, true);
         assert_true(got[r][0] == 10 && got[r][1] == 11);
     }
     tam_coll_begin_gather(&colls[0], &given[0], sizeof given[0], got[0]);
     advance(&colls[0], TAMIS_OK, false);
-    deliver(&ends[0], &ends[1], TAM_LANE_HEADS, 0);
+    deliver(&ends[0], &ends[1], TAM_LANE_HEADERS, 0);
     advance(&colls[0], TAMIS_E_PROTOCOL, false);
     assert_non_null(strstr(tamis_last_error(), "it belongs to another call"));
     for (uint32_t r = 0; r < 2; r++)
         tam_coll_close(&colls[r], false);
 }
 
-/* What is long travels behind its head, by itself, and may come much later. */
+/* What is long travels behind its header, by itself, and may come much later. */
 static void test_a_message_is_taken_when_all_of_it_has_come(void **state) {
     enum { CHUNK = 1024, BYTES = CHUNK + 300, PIECES = 2 };
     const tam_plan plan = tam_plan_linear(2);
@@ -103,13 +103,13 @@ static void test_a_message_is_taken_when_all_of_it_has_come(void **state) {
     (void)state;
     for (uint32_t r = 0; r < 2; r++) {
         memset(given[r], 10 + (int)r, BYTES);
-        assert_int_equal(tam_coll_open(&colls[r], &wire, &ends[r], r, &plan, CHUNK), TAMIS_OK);
+        assert_int_equal(tam_coll_open(&colls[r], &p2p, &ends[r], r, &plan, CHUNK), TAMIS_OK);
         tam_coll_begin_gather(&colls[r], given[r], BYTES, got[r]);
         advance(&colls[r], TAMIS_OK, false);
     }
     for (uint32_t piece = 0; piece < PIECES; piece++) {
         advance(&colls[0], TAMIS_OK, false);
-        deliver(&ends[0], &ends[1], TAM_LANE_HEADS, piece);
+        deliver(&ends[0], &ends[1], TAM_LANE_HEADERS, piece);
         advance(&colls[0], TAMIS_OK, false);
         advance(&colls[0], TAMIS_OK, false);
         deliver(&ends[0], &ends[1], TAM_LANE_STREAMS, piece);

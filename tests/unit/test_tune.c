@@ -211,7 +211,7 @@ static double weighed(const tam_net *net, const tam_plan *plan) {
     double sum = 0.0;
     for (double floats = TAM_TUNE_FEW; floats <= TAM_TUNE_FLOATS; floats *= 25.0) {
         tam_plan_case c = {
-            plan->nranks, TAM_TUNE_SLOT + 4.0 * floats / plan->nranks, 4.0 * floats, {0, 0, 0}};
+            plan->nranks, TAM_TUNE_PACKET + 4.0 * floats / plan->nranks, 4.0 * floats, {0, 0, 0}};
         sum += tam_plan_step_s(net, plan, &c) / tam_plan_step_s(net, &usual, &c);
     }
     return sum;
@@ -239,7 +239,7 @@ static void compare_steps(const tam_net *net, uint32_t nranks, regret *r) {
     ways[PROPOSED] = tam_tune_propose(net, nranks, plans) > 0 ? plans[0] : ways[USUAL];
     for (size_t e = 0; e < LENGTH(elements) * LENGTH(densities); e++) {
         double picks = elements[e / 2] * densities[e % 2];
-        tam_plan_case c = {nranks, TAM_TUNE_SLOT + 4.0 * picks / nranks, 4.0 * picks, {0, 0, 0}};
+        tam_plan_case c = {nranks, TAM_TUNE_PACKET + 4.0 * picks / nranks, 4.0 * picks, {0, 0, 0}};
         tam_plan own = tam_plan_choose(net, &c);
         for (int w = 0; w < WAYS; w++) {
             double over = tam_plan_step_s(net, &ways[w], &c) / tam_plan_step_s(net, &own, &c) - 1.0;

@@ -14,7 +14,7 @@
 
 #include <tamis/energy.h>
 
-/* -- marks.c: from any thread, without lock, allocation or system call but the clock ----------- */
+/* -- marks.c: from any thread, without lock, allocation or system call but the clock ---------- */
 
 typedef struct tam_marks tam_marks;
 
@@ -51,7 +51,7 @@ enum { TAM_SPAN_OPEN = 0 }; /* end_ns of a phase that is under way */
 void tam_marks_drain(tam_marks *marks, void (*take)(void *context, const tam_span *span),
                      void *context);
 
-/* -- spans.c: when which phase was under way --------------------------------------------------- */
+/* -- spans.c: when which phase was under way -------------------------------------------------- */
 
 typedef struct tam_spans tam_spans;
 

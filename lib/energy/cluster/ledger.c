@@ -210,7 +210,7 @@ static void clean(tam_energy_entry *e) {
 }
 
 /* Of the first host in the order of hosts; of the others and of the past how many. */
-static void note_missing(tam_ledger *l, const char *first, uint32_t hosts) {
+static void record_missing(tam_ledger *l, const char *first, uint32_t hosts) {
     char notes[80] = "";
     int used = 0;
     if (hosts > 1)
@@ -283,7 +283,7 @@ void tam_ledger_take(tam_ledger *l, tam_energy_entry *entries, uint32_t n,
         if (h.missing[0] && hosts++ == 0)
             memcpy(missing, h.missing, sizeof missing);
     }
-    note_missing(l, missing, hosts);
+    record_missing(l, missing, hosts);
     memcpy(l->bases, l->tried, l->n * sizeof l->bases[0]);
     l->sums = l->next;
     l->run = *run;

@@ -24,25 +24,25 @@ typedef struct tam_energy_log_setup {
 } tam_energy_log_setup;
 
 /** What a domain came to in a stretch of time. */
-typedef struct tam_tally_domain {
+typedef struct tam_period_domain {
     int64_t uj, unattributed_uj, idle_uj;
     uint32_t wraps, resets;
-} tam_tally_domain;
+} tam_period_domain;
 
 /** A stretch of time, and what it came to. */
-typedef struct tam_tally {
+typedef struct tam_period {
     uint64_t begin_ns, end_ns;
     uint64_t first_step;
     uint64_t offered, sent; /* gradient elements, n and k, summed over the steps */
     tamis_energy_totals totals;
-    tam_tally_domain *domains; /* as many as the log has */
+    tam_period_domain *domains; /* as many as the log has */
 
     /* As things are when it ends. NAN: unknown. */
     double residual_w, condition;
     double density_asked, residual_norm; /* of the last step */
     double intensity_g_per_kwh;
     uint64_t dropped; /* marks, since open */
-} tam_tally;
+} tam_period;
 
 /** Fails with IO naming the path; nothing is left open then. An existing file is appended to. */
 tamis_status tam_energy_log_open(const tam_energy_log_setup *setup,
@@ -55,8 +55,8 @@ tamis_status tam_energy_log_open(const tam_energy_log_setup *setup,
  *
  * @param domains  as they are, in the order given to open */
 void tam_energy_log_window(tam_energy_log *log, const char *name, bool overlaps,
-                           const tam_tally *tally, const tamis_energy_domain *domains);
-void tam_energy_log_summary(tam_energy_log *log, const tam_tally *all,
+                           const tam_period *period, const tamis_energy_domain *domains);
+void tam_energy_log_summary(tam_energy_log *log, const tam_period *all,
                             const tamis_energy_domain *domains);
 
 /** Write the line that was made last. */

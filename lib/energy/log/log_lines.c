@@ -79,7 +79,7 @@ static double learnt(double value) {
 }
 
 /* A domain that cannot be read and gained nothing may have used any amount. */
-static void add_domain(const tamis_energy_domain *domain, const tam_tally_domain *gained,
+static void add_domain(const tamis_energy_domain *domain, const tam_period_domain *gained,
                        tam_text *out) {
     bool known = domain->status == TAMIS_ENERGY_OK || gained->uj > 0;
     tam_json_put(out, NULL, "{");
@@ -128,22 +128,22 @@ static void add_phases(const tamis_energy_totals *totals, tam_text *out) {
     tam_text_put(out, "]");
 }
 
-static void add_comm(const tam_tally *tally, tam_text *out) {
-    double offered = (double)tally->offered, sent = (double)tally->sent;
+static void add_comm(const tam_period *period, tam_text *out) {
+    double offered = (double)period->offered, sent = (double)period->sent;
     tam_json_put(out, "comm", "{");
-    tam_json_count(out, "bytes_wire", tally->totals.wire_bytes);
-    tam_json_count(out, "elems_offered", tally->offered);
-    tam_json_count(out, "elems_sent", tally->sent);
-    tam_json_number(out, "density_asked", tally->density_asked);
+    tam_json_count(out, "bytes_wire", period->totals.wire_bytes);
+    tam_json_count(out, "elems_offered", period->offered);
+    tam_json_count(out, "elems_sent", period->sent);
+    tam_json_number(out, "density_asked", period->density_asked);
     tam_json_number(out, "density", offered > 0.0 ? sent / offered : NAN);
-    tam_json_number(out, "residual_norm", tally->residual_norm);
+    tam_json_number(out, "residual_norm", period->residual_norm);
     tam_text_put(out, "}");
 }
 
 /* What windows and the summary have in common. */
-static void add_body(tam_energy_log *log, const tam_tally *tally,
+static void add_body(tam_energy_log *log, const tam_period *period,
                      const tamis_energy_domain *domains) {
-    const tamis_energy_totals *totals = &tally->totals;
+    const tamis_energy_totals *totals = &period->totals;
     tam_text *out = &log->text;
     tam_json_number(out, "seconds", totals->seconds);
     tam_json_count(out, "steps", totals->steps);
@@ -151,37 +151,37 @@ static void add_body(tam_energy_log *log, const tam_tally *tally,
     tam_json_uj(out, "unattributed_uj", totals->known, totals->unattributed_uj);
     tam_json_put(out, "domains", "[");
     for (uint32_t i = 0; i < log->ndomains; i++)
-        add_domain(&domains[i], &tally->domains[i], out);
+        add_domain(&domains[i], &period->domains[i], out);
     tam_text_put(out, "]");
     add_phases(totals, out);
     tam_json_put(out, "fit", "{");
-    tam_json_number(out, "residual_w", tally->residual_w);
-    tam_json_number(out, "cond", tally->condition);
+    tam_json_number(out, "residual_w", period->residual_w);
+    tam_json_number(out, "cond", period->condition);
     tam_text_put(out, "}");
-    add_comm(tally, out);
+    add_comm(period, out);
     tam_json_put(out, "carbon", "{");
     tam_json_number(out, "g", totals->grams);
-    tam_json_number(out, "intensity_g_per_kwh", tally->intensity_g_per_kwh);
+    tam_json_number(out, "intensity_g_per_kwh", period->intensity_g_per_kwh);
     tam_text_put(out, "}");
     tam_json_text(out, "missing", totals->missing);
-    tam_json_count(out, "dropped", tally->dropped);
+    tam_json_count(out, "dropped", period->dropped);
 }
 
 void tam_energy_log_window(tam_energy_log *log, const char *name, bool overlaps,
-                           const tam_tally *tally, const tamis_energy_domain *domains) {
+                           const tam_period *period, const tamis_energy_domain *domains) {
     tam_text *out = begin_line(log, "window");
     tam_json_count(out, "seq", log->windows++);
     tam_json_text(out, "name", name);
     tam_json_bool(out, "overlaps", overlaps);
-    tam_json_number(out, "t0", seconds_of(log, tally->begin_ns));
-    tam_json_number(out, "t1", seconds_of(log, tally->end_ns));
-    tam_json_count(out, "step0", tally->first_step);
-    tam_json_count(out, "step1", tally->first_step + tally->totals.steps);
-    add_body(log, tally, domains);
+    tam_json_number(out, "t0", seconds_of(log, period->begin_ns));
+    tam_json_number(out, "t1", seconds_of(log, period->end_ns));
+    tam_json_count(out, "step0", period->first_step);
+    tam_json_count(out, "step1", period->first_step + period->totals.steps);
+    add_body(log, period, domains);
     end_line(out);
 }
 
-void tam_energy_log_summary(tam_energy_log *log, const tam_tally *all,
+void tam_energy_log_summary(tam_energy_log *log, const tam_period *all,
                             const tamis_energy_domain *domains) {
     double joules = all->totals.known ? (double)all->totals.uj / 1e6 : NAN;
     tam_text *out = begin_line(log, "summary");

@@ -119,7 +119,7 @@ static void claim(tamis_energy *e, uint32_t i, uint64_t end_ns) {
     c->claimed_uj = until;
     tam_spans_seconds(e->spans, less(e->run.end_ns, lag), less(end_ns, lag), seconds);
     tam_fit_divide(c->fit, seconds, uj, shares, &rest);
-    e->chunk.domains[i] = (tam_tally_domain){
+    e->chunk.domains[i] = (tam_period_domain){
         .uj = uj,
         .unattributed_uj = rest,
         .idle_uj = shares[TAMIS_ENERGY_IDLE].uj,
@@ -159,9 +159,9 @@ static uint64_t memory_begins(const tamis_energy *e, uint64_t end_ns) {
  * its joules whether they count or not. */
 static void close_chunk(tamis_energy *e, const tam_moment *end) {
     const uint64_t end_ns = end->at_ns;
-    tam_tally *chunk = &e->chunk;
+    tam_period *chunk = &e->chunk;
     double seconds[TAMIS_ENERGY_PHASES];
-    tam_tally_begin(e, chunk);
+    tam_period_begin(e, chunk);
     chunk->end_ns = end_ns;
     tam_domain_cover(e->now, e->nchannels, e->counted, chunk->totals.missing);
     for (uint32_t i = 0; i < e->nchannels; i++)
@@ -175,10 +175,10 @@ static void close_chunk(tamis_energy *e, const tam_moment *end) {
     chunk->totals.wire_bytes = end->wire_bytes - e->run.totals.wire_bytes;
     chunk->offered = end->offered - e->run.offered;
     chunk->sent = end->sent - e->run.sent;
-    tam_tally_add(e, &e->run, chunk);
+    tam_period_add(e, &e->run, chunk);
     for (uint32_t i = 0; i <= TAM_METER_WINDOWS; i++) {
         if (e->windows[i].state == TAM_WINDOW_COUNTS)
-            tam_tally_add(e, &e->windows[i].tally, chunk);
+            tam_period_add(e, &e->windows[i].period, chunk);
     }
     tam_spans_forget(e->spans, memory_begins(e, end_ns));
 }
@@ -243,7 +243,7 @@ bool tam_meter_close_next(tamis_energy *e, uint64_t now_ns, bool flush) {
         close_chunk(e, next);
     next->window->state = next->ends ? TAM_WINDOW_COMPLETE : TAM_WINDOW_COUNTS;
     if (!next->ends)
-        tam_tally_begin(e, &next->window->tally);
+        tam_period_begin(e, &next->window->period);
     memmove(e->moments, e->moments + 1, --e->nmoments * sizeof e->moments[0]);
     return true;
 }

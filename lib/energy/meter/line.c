@@ -8,7 +8,7 @@
 #include <math.h>
 
 /* Of the domain that used most. */
-static void fill_quality(const tamis_energy *e, tam_tally *t) {
+static void fill_quality(const tamis_energy *e, tam_period *t) {
     const tam_channel *most = NULL;
     t->residual_w = t->condition = NAN;
     for (uint32_t i = 0; i < e->nchannels; i++) {
@@ -20,8 +20,8 @@ static void fill_quality(const tamis_energy *e, tam_tally *t) {
         tam_fit_quality(most->fit, &t->residual_w, &t->condition);
 }
 
-/* How things are at the end of a tally; of domains in `shown`. */
-static void fill_tally(tamis_energy *e, tam_tally *t) {
+/* How things are at the end of a period; of domains in `shown`. */
+static void fill_period(tamis_energy *e, tam_period *t) {
     bool stepped = e->run.totals.steps > 0;
     double uj = (double)t->totals.uj;
     for (uint32_t i = 0; i < e->nchannels; i++)
@@ -36,14 +36,14 @@ static void fill_tally(tamis_energy *e, tam_tally *t) {
 /* The meter's own window begins again where it ended. @return whether there is a line to write */
 static bool finish(tamis_energy *e, tam_window *w) {
     bool own = w == &e->windows[TAM_METER_WINDOWS], lined = e->log && w->named;
-    tam_totals_explain(&w->tally.totals, e->nchannels);
+    tam_totals_explain(&w->period.totals, e->nchannels);
     if (lined) {
-        fill_tally(e, &w->tally);
-        tam_energy_log_window(e->log, w->name, !own, &w->tally, e->shown);
+        fill_period(e, &w->period);
+        tam_energy_log_window(e->log, w->name, !own, &w->period, e->shown);
     }
     w->state = own ? TAM_WINDOW_COUNTS : TAM_WINDOW_KNOWN;
     if (own)
-        tam_tally_begin(e, &w->tally);
+        tam_period_begin(e, &w->period);
     pthread_cond_broadcast(&e->changed);
     return lined;
 }
@@ -60,10 +60,10 @@ bool tam_meter_make_line(tamis_energy *e) {
 void tam_meter_summary(tamis_energy *e) {
     if (!e->log)
         return;
-    tam_tally all = e->run;
+    tam_period all = e->run;
     tam_totals_join(&all.totals, &e->earlier);
     tam_totals_explain(&all.totals, e->nchannels);
-    fill_tally(e, &all);
+    fill_period(e, &all);
     tam_energy_log_summary(e->log, &all, e->shown);
     tam_energy_log_write(e->log);
 }

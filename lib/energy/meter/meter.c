@@ -98,23 +98,23 @@ static tamis_status open_sources(tamis_energy *e, const tamis_energy_config *c) 
 }
 
 /* Each needs a place for every domain. */
-static tamis_status open_tallies(tamis_energy *e) {
+static tamis_status open_periods(tamis_energy *e) {
     const uint32_t n = e->nchannels, windows = TAM_METER_WINDOWS + 1;
-    e->tally_domains = tam_alloc_array((size_t)(2 + windows) * n, sizeof e->tally_domains[0]);
-    if (!e->tally_domains)
+    e->period_domains = tam_alloc_array((size_t)(2 + windows) * n, sizeof e->period_domains[0]);
+    if (!e->period_domains)
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u windows", windows);
     for (uint32_t i = 0; i < windows; i++)
-        e->windows[i].tally.domains = e->tally_domains + (size_t)(2 + i) * n;
-    e->chunk.domains = e->tally_domains;
-    e->run.domains = e->tally_domains + n;
+        e->windows[i].period.domains = e->period_domains + (size_t)(2 + i) * n;
+    e->chunk.domains = e->period_domains;
+    e->run.domains = e->period_domains + n;
     e->run.end_ns = e->open_ns;
-    tam_tally_begin(e, &e->run);
+    tam_period_begin(e, &e->run);
     tam_domain_cover(e->now, n, e->counted, e->run.totals.missing);
 
     tam_window *own = &e->windows[TAM_METER_WINDOWS];
     *own = (tam_window){
-        .state = TAM_WINDOW_COUNTS, .named = true, .name = "window", .tally = own->tally};
-    tam_tally_begin(e, &own->tally);
+        .state = TAM_WINDOW_COUNTS, .named = true, .name = "window", .period = own->period};
+    tam_period_begin(e, &own->period);
     e->due_ns = e->open_ns + e->window_ns;
     return TAMIS_OK;
 }
@@ -137,7 +137,7 @@ static tamis_status open_channels(tamis_energy *e) {
             TAM_TRY(tam_fit_open(&c->fit));
         }
     }
-    return open_tallies(e);
+    return open_periods(e);
 }
 
 /* As the kernel names this boot; containers of one host share it. */
@@ -212,7 +212,7 @@ static void free_parts(tamis_energy *e) {
     tam_spans_close(e->spans);
     tam_marks_close(e->marks);
     tam_free(e->shown);
-    tam_free(e->tally_domains);
+    tam_free(e->period_domains);
     tam_free(e->counted);
     tam_free(e->now);
     tam_free(e->channels);

@@ -50,7 +50,7 @@ typedef struct tam_channel {
 typedef enum tam_window_state {
     TAM_WINDOW_FREE,
     TAM_WINDOW_BEGINS,   /* no chunk has come to its begin */
-    TAM_WINDOW_COUNTS,   /* chunks are added to its tally */
+    TAM_WINDOW_COUNTS,   /* chunks are added to its totals */
     TAM_WINDOW_COMPLETE, /* a chunk has come to its end */
     TAM_WINDOW_KNOWN     /* and its line has been made */
 } tam_window_state;
@@ -61,7 +61,7 @@ typedef struct tam_window {
     bool ended; /* by the caller */
     bool named; /* it has a line */
     char name[64];
-    tam_tally tally;
+    tam_period period;
 } tam_window;
 
 /** A window begins or ends: a time, and what steps had told by then. */
@@ -107,10 +107,10 @@ struct tamis_energy {
     uint64_t due_ns;                       /* the meter's own window ends */
     tam_moment moments[TAM_METER_MOMENTS]; /* oldest first */
     uint32_t nmoments;
-    tam_tally chunk;                 /* the last one */
-    tam_tally run;                   /* all chunks; the last one ends where it does */
-    tam_tally_domain *tally_domains; /* of all tallies */
-    tamis_energy_totals earlier;     /* of the runs that this one goes on; size 0: there are none */
+    tam_period chunk;                  /* the last one */
+    tam_period run;                    /* all chunks; the last one ends where it does */
+    tam_period_domain *period_domains; /* of all periods */
+    tamis_energy_totals earlier; /* of the runs that this one goes on; size 0: there are none */
     tam_window windows[TAM_METER_WINDOWS + 1];
 };
 
@@ -144,8 +144,8 @@ void tam_meter_show(const tamis_energy *e, uint32_t i, const tam_energy_domain *
 /* -- totals.c --------------------------------------------------------------------------------- */
 
 /** From where the last chunk ended. */
-void tam_tally_begin(const tamis_energy *e, tam_tally *tally);
-void tam_tally_add(const tamis_energy *e, tam_tally *sum, const tam_tally *chunk);
+void tam_period_begin(const tamis_energy *e, tam_period *period);
+void tam_period_add(const tamis_energy *e, tam_period *sum, const tam_period *chunk);
 
 /** Of joules that were used between two times; NAN: unknown. */
 double tam_meter_grams(const tamis_energy *e, uint64_t begin_ns, uint64_t end_ns, int64_t uj);

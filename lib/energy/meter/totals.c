@@ -29,23 +29,23 @@ static void add_totals(tamis_energy_totals *sum, const tamis_energy_totals *more
     sum->grams += more->grams;
 }
 
-/* -- tallies ---------------------------------------------------------------------------------- */
+/* -- periods ---------------------------------------------------------------------------------- */
 
-void tam_tally_begin(const tamis_energy *e, tam_tally *tally) {
+void tam_period_begin(const tamis_energy *e, tam_period *period) {
     uint64_t now_ns = e->run.end_ns;
-    *tally = (tam_tally){
+    *period = (tam_period){
         .begin_ns = now_ns,
         .end_ns = now_ns,
         .first_step = e->run.totals.steps,
         .totals = TAMIS_ENERGY_TOTALS_INIT,
-        .domains = tally->domains,
+        .domains = period->domains,
     };
-    tally->totals.grams = tam_meter_grams(e, now_ns, now_ns, 0);
-    memcpy(tally->totals.missing, e->run.totals.missing, sizeof tally->totals.missing);
-    memset(tally->domains, 0, e->nchannels * sizeof tally->domains[0]);
+    period->totals.grams = tam_meter_grams(e, now_ns, now_ns, 0);
+    memcpy(period->totals.missing, e->run.totals.missing, sizeof period->totals.missing);
+    memset(period->domains, 0, e->nchannels * sizeof period->domains[0]);
 }
 
-void tam_tally_add(const tamis_energy *e, tam_tally *sum, const tam_tally *chunk) {
+void tam_period_add(const tamis_energy *e, tam_period *sum, const tam_period *chunk) {
     add_totals(&sum->totals, &chunk->totals);
     memcpy(sum->totals.missing, chunk->totals.missing, sizeof sum->totals.missing);
     sum->end_ns = chunk->end_ns;

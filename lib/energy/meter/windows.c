@@ -203,7 +203,7 @@ static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until
             continue;
         if (w->state != TAM_WINDOW_KNOWN)
             return not_yet(call, window);
-        TAM_TRY(tam_struct_give("tamis_energy_totals", &w->tally.totals, sizeof *out, out));
+        TAM_TRY(tam_struct_give("tamis_energy_totals", &w->period.totals, sizeof *out, out));
     }
     free_window(e, w);
     return TAMIS_OK;

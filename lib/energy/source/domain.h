@@ -46,7 +46,7 @@ typedef struct tam_energy_domain {
 /** OK until something else is heard, or what the place says. */
 void tam_domain_init(tam_energy_domain *d, const tam_energy_place *place);
 
-/** Take note of an answer. @return whether the counter has gained, and *out says what */
+/** Record an answer. @return whether the counter has gained, and *out says what */
 bool tam_domain_take(tam_energy_domain *d, const tam_energy_reading *reading, tam_energy_gain *out);
 
 /** Nothing has been heard until now: OK may become STALE. */

@@ -100,7 +100,7 @@ void tam_energy_close(tam_energy_found *found);
 /* -- what sources share ----------------------------------------------------------------------- */
 
 /** A domain "<source>:<name>" that can be read, with memory of its own. Places move when one is
- * added. @return NULL: no memory, which is noted */
+ * added. @return NULL: no memory, which is recorded */
 tam_energy_place *tam_energy_add(tam_energy_found *found, const char *name, tamis_energy_kind kind,
                                  size_t own_bytes);
 

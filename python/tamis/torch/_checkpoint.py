@@ -226,7 +226,7 @@ def _restore(state: "SparseState", saved: Dict[str, Any], strict: bool, taken: L
     undo: List[Any] = []
     try:
         for number, group in enumerate(state.groups):
-            before = (group.sparse.control(), group.residual() if group.keeps else None)
+            before = (group.sparse.control(), group.residual() if group.has_residual else None)
             residual = None if before[1] is None else before[1].clone()
             if residual is not None:
                 taken.extend(_fill(group, residual, saved["residual"], strict))

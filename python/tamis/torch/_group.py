@@ -103,7 +103,7 @@ class Group:
         self.sparse = _core.Reducer(comm, self.layout, **options)
         self.scheme = options["scheme"]
         self.update = self.sparse.update
-        self.keeps = self.scheme != "dense"  # a residual
+        self.has_residual = self.scheme != "dense"  # a residual
         self.ranks_per_node = max(1, options.get("ranks_per_node", 0))
         self.held = held(self.sparse) if self.ranks_per_node > 1 else None
         self.dense = None
@@ -236,7 +236,7 @@ class Group:
     def keep(self) -> None:
         """What the next step begins with, for discard()."""
         before, self._kept = self._kept, None
-        if self.keeps and self.reducer is self.sparse:
+        if self.has_residual and self.reducer is self.sparse:
             part = torch.empty(self.sparse.residual_length) if before is None else before[1]
             self.sparse.residual(part)
             self._kept = (self.sparse.control(), part)
@@ -244,7 +244,7 @@ class Group:
     def saved(self, before: bool) -> Tuple[bytes, Optional[torch.Tensor]]:
         """What a checkpoint holds: control and residual, as they are, or as they were at keep()."""
         if not before or self._kept is None:
-            return self.sparse.control(), self.residual() if self.keeps else None
+            return self.sparse.control(), self.residual() if self.has_residual else None
         control, part = self._kept
         return control, self._whole(part.clone())
 

@@ -22,7 +22,7 @@ class Kind(NamedTuple):
     match: Optional[float] = None  # of tamis_update; None: by density; 0: no norms, a scale
     decouples: bool = False  # weight decay is apart from the gradient: p *= 1 - lr wd
     scheme: str = "tamis-update"
-    wire_type: str = "auto"
+    value_codec: str = "auto"
     rule: str = "step"  # of tamis_update; momentum: budgets follow norms
     clears: str = ""  # momentum in the optimizer's state that is cleared where it was applied
     doubt: str = ""  # what measurements say against it
@@ -64,7 +64,7 @@ def whole(kind: Kind) -> Kind:
     """The same where every element travels, in few bits, and what rounding takes is kept."""
     if kind.rule == "momentum":  # its steps are sums of gradients
         return GRADIENT
-    return kind._replace(residual_decay=1.0, match=1.0, scheme="quantized", wire_type="fp2")
+    return kind._replace(residual_decay=1.0, match=1.0, scheme="quantized", value_codec="fp2")
 
 
 # Of these sparse steps lost 5 to 10 %, where two bits of everything lost 0 to 2.
@@ -113,7 +113,7 @@ def sparse(kind: Kind) -> Kind:
     """One of whole() where the caller insists on a scheme that chooses."""
     if kind.scheme != "quantized":
         return kind
-    return kind._replace(residual_decay=0.0, match=None, scheme="tamis-update", wire_type="auto")
+    return kind._replace(residual_decay=0.0, match=None, scheme="tamis-update", value_codec="auto")
 
 
 def names(optimizer: torch.optim.Optimizer) -> List[str]:

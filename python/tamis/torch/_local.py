@@ -12,7 +12,7 @@ from ._parameters import Parameters, collect, flat, holds_ddp
 from ._scaling import Scaling, handed_on
 
 FORMAT = 1
-_WIRE_TYPES = ("auto", "float32", "bfloat16", "int8", "fp4", "fp2")
+_VALUE_CODECS = ("auto", "float32", "bfloat16", "int8", "fp4", "fp2")
 
 
 class LocalSGD(torch.optim.Optimizer):
@@ -76,7 +76,7 @@ class LocalSGD(torch.optim.Optimizer):
         self._names = [name for name, _ in rows]
         self._parameters = [parameter for _, parameter in rows]
         self._check(rows)
-        self._keeps = scheme != "dense"
+        self._has_residual = scheme != "dense"
         self._places = self._locate()
         self._delay = delay
         self._runs = self._flat()
@@ -258,7 +258,7 @@ class LocalSGD(torch.optim.Optimizer):
         return saved
 
     def _residual(self) -> Optional[torch.Tensor]:
-        if not self._keeps:
+        if not self._has_residual:
             return None
         residual = torch.empty(self.reducer.residual_length)
         self.reducer.residual(residual)
@@ -271,7 +271,7 @@ class LocalSGD(torch.optim.Optimizer):
             raise ValueError("this is not a result of LocalSGD.state_dict() of this version")
         if own["names"] != self._names:
             raise ValueError("the state was saved for other parameters, or in another order")
-        if (own["residual"] is not None) != self._keeps:
+        if (own["residual"] is not None) != self._has_residual:
             raise ValueError("the state has no residual, or one that this scheme does not keep")
         before = (self.reducer.control(), self._residual())
         inner = self.optimizer.state_dict()
@@ -313,7 +313,7 @@ def _preset(name: str, options: Dict[str, Any]) -> Dict[str, Any]:
         momentum=row["momentum"],
         scheme=row["scheme"],
         density=row["density"],
-        wire_type=_WIRE_TYPES[row["wire_type"]],
+        value_codec=_VALUE_CODECS[row["value_codec"]],
     )
     if row["residual_decay"] >= 0.0:
         settings["residual_decay"] = row["residual_decay"]

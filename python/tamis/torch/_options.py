@@ -22,9 +22,9 @@ class ReducerOptions(TypedDict, total=False):
     density_max: float
     link_latency_us: float
     link_gbit: float
-    index_format: str
-    wire_type: str
-    wire_type_sum: str
+    index_codec: str
+    value_codec: str
+    sum_codec: str
     sum_order: str
     ranks_per_node: int
     residual_decay: Optional[float]

@@ -112,8 +112,8 @@ def options_of(
     """The options of its reducer; those that the caller gave stay."""
     options = dict(options)
     options["scheme"] = options["scheme"] or kind.scheme
-    if options.get("wire_type", "auto") == "auto":
-        options["wire_type"] = kind.wire_type
+    if options.get("value_codec", "auto") == "auto":
+        options["value_codec"] = kind.value_codec
     if kind.mode == "gradient" or optimizer is None:
         return options
     if kind.rule == "momentum":

@@ -76,7 +76,7 @@ class SparseState:
     meter          a tamis.energy.Meter, which learns phases and steps; close the state first
     optimizer      the one, or several, that step the parameters: see `attach`
     reduce, match  as there
-    more           what else tamis.Reducer takes: wire_type, density_max, threads, link_gbit, ...
+    more           what else tamis.Reducer takes: value_codec, density_max, threads, link_gbit, ...
 
     Collective: yes, and so are the steps: every rank makes the state at the same point.
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-# Others (device, whole_step, wire, refusal) run the same kernels for longer: by hand, as compute_80
+# Others (device, whole_step, codecs, refusal) run the same kernels for longer: by hand, as compute_80
 # and the other orders.
 SUITE = ["pack:1", "exchange:1", "types:reverse", "update:forward", "buckets:2", "dense:reverse",
          "control:3", "rows:forward", "rows_exchange:3", "micro_batches:reverse", "chunks:forward",

@@ -107,7 +107,7 @@ bool is_ordered(const touch &t, uint32_t thread) {
     return t.moment < since || t.thread == static_cast<uint64_t>(block) * THREADS + thread;
 }
 
-void note(touch *t, const touch &mine) {
+void record(touch *t, const touch &mine) {
     bool others = t->thread != NOBODY && t->thread != mine.thread && t->block == mine.block &&
                   (t->bytes & mine.bytes) && t->moment >= since;
     *t = mine;
@@ -130,7 +130,7 @@ const char *check(word *w, const touch &mine, how what, uint32_t thread) {
         return w->read.block != block
                    ? "a write to what another block read, without fence and atomic between"
                    : "a write to what another thread read, without a barrier between";
-    note(writes ? &w->wrote : &w->read, mine);
+    record(writes ? &w->wrote : &w->read, mine);
     return nullptr;
 }
 

@@ -104,7 +104,7 @@ def local_sgd():
 @scenario
 def local_quantized():
     return bare(adamw(), rounds(steps=4, outer_lr=1.0, momentum=0.5, scheme="quantized",
-                                wire_type="fp2"), share=0.4)
+                                value_codec="fp2"), share=0.4)
 
 
 @scenario

@@ -185,11 +185,11 @@ static void make_fit(dice *d, fuzz_case *c) {
         c->updates = false;
     }
     if (dense || regions)
-        o->wire_type = o->wire_type_sum = TAMIS_WIRE_AUTO;
+        o->value_codec = o->sum_codec = TAMIS_VALUE_AUTO;
     if (strstr(c->scheme, "pairs"))
-        o->wire_type_sum = TAMIS_WIRE_AUTO;
-    if (regions && o->index_format != TAMIS_INDEX_U32)
-        o->index_format = TAMIS_INDEX_AUTO;
+        o->sum_codec = TAMIS_VALUE_AUTO;
+    if (regions && o->index_codec != TAMIS_INDEX_U32)
+        o->index_codec = TAMIS_INDEX_AUTO;
     if (o->ranks_per_node > 1) {
         snprintf(c->scheme, sizeof c->scheme, "%s", chance(d, 70) ? "tamis" : "cltk");
         c->updates = false;
@@ -209,11 +209,11 @@ static void draw_config(dice *d, fuzz_case *c) {
     o->threads = chance(d, 3) ? 2 + roll(d, 3) : 1;
     o->grad_dtype = chance(d, 60) ? TAMIS_DTYPE_FLOAT32 : (tamis_dtype)(1 + roll(d, 2));
     o->worker = chance(d, 30) ? TAMIS_WORKER_THREAD : TAMIS_WORKER_CALLER;
-    o->index_format = (tamis_index_format)(chance(d, 50) ? 0 : roll(d, TAMIS_INDEX_END));
+    o->index_codec = (tamis_index_codec)(chance(d, 50) ? 0 : roll(d, TAMIS_INDEX_END));
     if (chance(d, 40))
-        o->wire_type = (tamis_wire_type)roll(d, TAMIS_WIRE_END);
+        o->value_codec = (tamis_value_codec)roll(d, TAMIS_VALUE_END);
     if (chance(d, 20))
-        o->wire_type_sum = (tamis_wire_type)roll(d, TAMIS_WIRE_END);
+        o->sum_codec = (tamis_value_codec)roll(d, TAMIS_VALUE_END);
     draw_rare(d, o);
     draw_link(d, c, o);
     draw_buckets(d, c, o);
@@ -294,7 +294,7 @@ void fuzz_twin(const fuzz_case *of, fuzz_case *out) {
     if (chance(d, 50))
         out->config.worker = (tamis_worker)roll(d, 2);
     if (chance(d, 60) && !fuzz_is(of, 3, "balanced-pairs"))
-        out->config.index_format = (tamis_index_format)roll(d, TAMIS_INDEX_END);
+        out->config.index_codec = (tamis_index_codec)roll(d, TAMIS_INDEX_END);
     if (chance(d, 25) && !follows_stages(of)) {
         out->messages = chance(d, 50);
         out->callback = !of->callback || out->messages != of->messages;

@@ -13,24 +13,24 @@
 
 /* Values and their sums, where those travel. */
 static bool is_bfloat16(const look *l) {
-    tamis_wire_type sum = l->c->config.wire_type_sum;
-    return l->c->config.wire_type == TAMIS_WIRE_BFLOAT16 &&
-           (sum == TAMIS_WIRE_AUTO || sum == TAMIS_WIRE_BFLOAT16);
+    tamis_value_codec sum = l->c->config.sum_codec;
+    return l->c->config.value_codec == TAMIS_VALUE_BFLOAT16 &&
+           (sum == TAMIS_VALUE_AUTO || sum == TAMIS_VALUE_BFLOAT16);
 }
 
 /* Types with a scale a block. */
-static bool rounds_in_blocks(const look *l) {
+static bool quantizes_in_blocks(const look *l) {
     const tamis_reducer_config *o = &l->c->config;
-    if (fuzz_is(l->c, 3, "quantized") && o->wire_type == TAMIS_WIRE_AUTO)
+    if (fuzz_is(l->c, 3, "quantized") && o->value_codec == TAMIS_VALUE_AUTO)
         return true;
-    return o->wire_type >= TAMIS_WIRE_INT8 || o->wire_type_sum >= TAMIS_WIRE_INT8;
+    return o->value_codec >= TAMIS_VALUE_INT8 || o->sum_codec >= TAMIS_VALUE_INT8;
 }
 
 /* Types with scales, or one for values and another for sums. */
 bool look_is_mixed(const look *l) {
     const tamis_reducer_config *o = &l->c->config;
-    return rounds_in_blocks(l) || (!is_bfloat16(l) && (o->wire_type > TAMIS_WIRE_FLOAT32 ||
-                                                       o->wire_type_sum > TAMIS_WIRE_FLOAT32));
+    return quantizes_in_blocks(l) || (!is_bfloat16(l) && (o->value_codec > TAMIS_VALUE_FLOAT32 ||
+                                                          o->sum_codec > TAMIS_VALUE_FLOAT32));
 }
 
 /* Whether a sum of the entry over ranks, or the quotient, may be infinite. */
@@ -38,7 +38,7 @@ bool look_may_overflow(const look *l, uint64_t i) {
     double sum = 0.0, by = fabs((double)l->m.divisor);
     for (uint32_t v = 0; v < l->m.nranks; v++)
         sum += fabs((double)l->m.acc[v][i]);
-    if (rounds_in_blocks(l)) /* a small entry may arrive as large as the largest of its block */
+    if (quantizes_in_blocks(l)) /* a small entry may arrive as large as the largest of its block */
         sum += l->largest * l->m.nranks;
     return !(sum < 0.99 * FLT_MAX && sum / by < 0.99 * FLT_MAX);
 }
@@ -212,8 +212,8 @@ bool look_entry(look *l, const tamis_bucket *b, uint64_t i) {
 
 /* Momentum is cleared at applied entries, below a density of 40 %. */
 bool look_moments(look *l) {
-    bool masks = l->c->updates && l->c->update.rule == TAMIS_UPDATE_MOMENTUM &&
-                 l->c->config.density < 0.4;
+    bool masks =
+        l->c->updates && l->c->update.rule == TAMIS_UPDATE_MOMENTUM && l->c->config.density < 0.4;
     for (uint32_t v = 0; v < l->m.nranks && l->c->updates; v++) {
         const moment *now = &l->r->moments[l->step][v];
         if (now->passes != (uint64_t)l->step + 1)

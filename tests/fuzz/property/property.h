@@ -66,7 +66,7 @@ typedef enum odd_kind {
     ODD_LENGTH,
     ODD_AVERAGE,
     ODD_DECAY,
-    ODD_FORMAT,
+    ODD_CODEC,
     ODD_ARGUMENT, /* the first of many invalid arguments */
     ODDS = ODD_ARGUMENT + 16
 } odd_kind;

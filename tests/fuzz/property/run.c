@@ -131,10 +131,10 @@ static void make_wrong(uint32_t what, tamis_reducer_config *o, tamis_segment *se
         o->output = (tamis_output)7;
         break;
     case 11:
-        o->wire_type = TAMIS_WIRE_END;
+        o->value_codec = TAMIS_VALUE_END;
         break;
     case 12:
-        o->index_format = (tamis_index_format)(number % 2 ? TAMIS_INDEX_END : -1);
+        o->index_codec = (tamis_index_codec)(number % 2 ? TAMIS_INDEX_END : -1);
         break;
     case 13:
         o->size = number % 2 ? 4 : 100000;
@@ -165,8 +165,8 @@ static void make_odd(const fuzz_case *c, tamis_reducer_config *o, tamis_segment 
     case ODD_DECAY:
         o->residual_decay = o->residual_decay == 1.0 ? 0.75 : 1.0;
         break;
-    case ODD_FORMAT:
-        o->index_format = o->index_format == TAMIS_INDEX_U32 ? TAMIS_INDEX_BITMAP : TAMIS_INDEX_U32;
+    case ODD_CODEC:
+        o->index_codec = o->index_codec == TAMIS_INDEX_U32 ? TAMIS_INDEX_BITMAP : TAMIS_INDEX_U32;
         break;
     default:
         make_wrong((uint32_t)(c->odd - ODD_ARGUMENT + 16 * (c->number % 6)), o, segments);

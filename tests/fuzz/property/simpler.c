@@ -47,7 +47,7 @@ static void make_usual(fuzz_case *c, uint32_t what) {
         o->threads = 1, o->worker = usual.worker;
         break;
     case 4:
-        o->index_format = usual.index_format;
+        o->index_codec = usual.index_codec;
         break;
     case 5:
         o->block = 0, o->overselect = 0.0;
@@ -76,7 +76,7 @@ static void make_usual(fuzz_case *c, uint32_t what) {
         break;
     case 13:
         o->grad_dtype = TAMIS_DTYPE_FLOAT32;
-        o->wire_type = o->wire_type_sum = TAMIS_WIRE_AUTO;
+        o->value_codec = o->sum_codec = TAMIS_VALUE_AUTO;
         break;
     case 14:
         c->data = c->data == DATA_HARD ? DATA_REAL : DATA_WHOLE;

@@ -87,7 +87,7 @@ static bool accumulate(worker *w, uint32_t micro) {
 
 /* -- a step ----------------------------------------------------------------------------------- */
 
-static bool note_buckets(worker *w) {
+static bool record_buckets(worker *w) {
     common *all = &w->team->out->common[w->step];
     if (w->rank != 0)
         return true;
@@ -186,7 +186,7 @@ static uint64_t hash(uint64_t before, const void *memory, size_t bytes) {
 }
 
 /* Put what this rank holds at its place; the rest stays zero. */
-static bool note_residual(worker *w, moment *m) {
+static bool record_residual(worker *w, moment *m) {
     const float *residual;
     if (!GIVES(w, TAMIS_OK, tamis_reducer_residual(w->reducer, &residual)))
         return false;
@@ -203,7 +203,7 @@ static bool note_residual(worker *w, moment *m) {
     return true;
 }
 
-static bool note_moments(worker *w, moment *m) {
+static bool record_moments(worker *w, moment *m) {
     size_t bytes = (size_t)w->n * sizeof(float);
     if (!w->c->updates)
         return true;
@@ -217,7 +217,7 @@ static bool note_moments(worker *w, moment *m) {
     return true;
 }
 
-static bool note_result(worker *w, moment *m) {
+static bool record_result(worker *w, moment *m) {
     common *all = &w->team->out->common[w->step];
     tamis_result result = TAMIS_RESULT_INIT;
     if (!GIVES(w, TAMIS_OK, tamis_reducer_result(w->reducer, &result)))
@@ -242,7 +242,7 @@ static bool note_result(worker *w, moment *m) {
     return true;
 }
 
-static bool note_step(worker *w, const tamis_step *step) {
+static bool record_step(worker *w, const tamis_step *step) {
     moment *m = &w->team->out->moments[w->step][w->rank];
     size_t bytes = (size_t)w->n * w->element;
     fetch_gradient(w, step);
@@ -250,8 +250,8 @@ static bool note_step(worker *w, const tamis_step *step) {
     m->stats = (tamis_stats)TAMIS_STATS_INIT;
     if (w->c->config.output == TAMIS_OUTPUT_SPARSE && memcmp(w->flat, w->before, bytes) != 0)
         return worker_fail(w, "sparse output, and the gradient has changed");
-    return GIVES(w, TAMIS_OK, tamis_reducer_stats(w->reducer, &m->stats)) && note_result(w, m) &&
-           note_residual(w, m) && note_moments(w, m);
+    return GIVES(w, TAMIS_OK, tamis_reducer_stats(w->reducer, &m->stats)) && record_result(w, m) &&
+           record_residual(w, m) && record_moments(w, m);
 }
 
 static bool run_step(worker *w) {
@@ -265,10 +265,10 @@ static bool run_step(worker *w) {
         if (!accumulate(w, i))
             return false;
     }
-    if ((plan->late && !worker_event(w, plan)) || !note_buckets(w))
+    if ((plan->late && !worker_event(w, plan)) || !record_buckets(w))
         return false;
     tamis_step step = give_gradient(w, plan->micros);
-    return exchange(w, &step, &w->team->out->moments[w->step][w->rank]) && note_step(w, &step);
+    return exchange(w, &step, &w->team->out->moments[w->step][w->rank]) && record_step(w, &step);
 }
 
 void trial_steps(void *context, uint32_t rank) {

@@ -60,9 +60,9 @@ static void describe_config(page *p, const fuzz_case *c) {
     say_number(p, "worker", o->worker, 0);
     say_number(p, "link_latency_us", o->link_latency_us, 0.0);
     say_number(p, "link_gbit", o->link_gbit, 0.0);
-    say_number(p, "index_format", o->index_format, 0);
-    say_number(p, "wire_type", o->wire_type, 0);
-    say_number(p, "wire_type_sum", o->wire_type_sum, 0);
+    say_number(p, "index_codec", o->index_codec, 0);
+    say_number(p, "value_codec", o->value_codec, 0);
+    say_number(p, "sum_codec", o->sum_codec, 0);
     say_number(p, "ranks_per_node", o->ranks_per_node, 0);
     say_number(p, "residual_decay", o->residual_decay, 1.0);
     if (c->updates)
