@@ -124,15 +124,15 @@ void bench_message_cancel(bench_message *message) {
 
 #endif
 
-/* Yield first, as most have ended or end within microseconds; then nap. */
+/* Yield first, as most have ended or end within microseconds; then sleep. */
 bool bench_message_wait_for(bench_message *message, double seconds) {
-    const struct timespec nap = {0, 100000};
+    const struct timespec wait_time = {0, 100000};
     double begin = bench_now_s(), now = begin;
     while (!bench_message_test(message) && now - begin < seconds) {
         if (now - begin < 1e-3)
             sched_yield();
         else
-            nanosleep(&nap, NULL);
+            nanosleep(&wait_time, NULL);
         now = bench_now_s();
     }
     return !message->pending;

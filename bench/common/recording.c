@@ -22,7 +22,7 @@ static size_t begin_of(const bench_recording_header *h) {
     return (bytes + 63) / 64 * 64; /* gradients are aligned for any kernel */
 }
 
-static size_t place_of(const bench_recording_header *h, uint64_t record, uint32_t rank) {
+static size_t offset_of(const bench_recording_header *h, uint64_t record, uint32_t rank) {
     return begin_of(h) + (record * h->ranks + rank) * h->length * sizeof(float);
 }
 
@@ -55,7 +55,7 @@ void bench_recording_create(bench_group *group, const char *path, const tamis_se
     *out = (bench_recording){.header = {"", 0, nsegments, group->nranks, records, every}};
     memcpy(out->header.magic, magic, sizeof magic);
     copy_segments(segments, out);
-    out->bytes = place_of(&out->header, records, 0);
+    out->bytes = offset_of(&out->header, records, 0);
     if (group->rank > 0)
         bench_barrier(group); /* now rank 0 has created the file, empty */
     out->file = open(path, group->rank == 0 ? O_WRONLY | O_CREAT | O_TRUNC : O_WRONLY, 0666);
@@ -75,7 +75,7 @@ void bench_recording_put(bench_group *group, const bench_recording *recording, u
                          const float *gradient) {
     const bench_recording_header *h = &recording->header;
     if (record < h->records && !write_all(recording->file, gradient, h->length * sizeof(float),
-                                          place_of(h, record, group->rank)))
+                                          offset_of(h, record, group->rank)))
         bench_fail(group, "a gradient could not be written: %s", strerror(errno));
 }
 

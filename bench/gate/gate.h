@@ -3,7 +3,7 @@
  * tamis_gate: the cost of waiting for a late rank, and the cost of being ready for one when none is
  * late. It runs the same step with several ways of waiting, in turn, with and without delay:
  *
- *     round    even: mpi | spin | auto | nap      late: mpi | spin | auto | nap
+ *     round    even: mpi | spin | auto | sleep    late: mpi | spin | auto | sleep
  *              each: barrier, the last rank computes for late-ms (late only), exchange
  */
 #ifndef TAMIS_GATE_GATE_H
@@ -37,7 +37,7 @@ typedef struct gate_sample {
     double step;   /* from the barrier to the end of the exchange */
     double cpu;    /* CPU time of all threads of the process; local: of the rank's thread */
     double caller; /* the caller's thread's part of it */
-    double arrive; /* waiting for the late rank, as in tamis_stats */
+    double skew;   /* waiting for the late rank, as in tamis_stats */
 } gate_sample;
 
 typedef struct gate_run {

@@ -62,7 +62,7 @@ static gate_sample measure(gate_run *run, const gate_variant *v, bool late, uint
     if (!v->sum) {
         bench_try(run->group, tamis_reducer_stats(run->reducers[late], &stats),
                   "statistics of a step");
-        out.arrive = stats.arrive_s;
+        out.skew = stats.skew_s;
     }
     return out;
 }
@@ -75,7 +75,7 @@ static void open_variants(gate_run *run) {
         run->variants[run->nvariants++] = (gate_variant){"spin", false, TAMIS_WAITING_SPIN};
     }
     run->variants[run->nvariants++] = (gate_variant){"auto", false, TAMIS_WAITING_AUTO};
-    run->variants[run->nvariants++] = (gate_variant){"nap", false, TAMIS_WAITING_NAP};
+    run->variants[run->nvariants++] = (gate_variant){"sleep", false, TAMIS_WAITING_SLEEP};
 }
 
 static void open_run(bench_group *group, const gate_settings *s, gate_run *out) {
@@ -133,7 +133,7 @@ static void reduce_samples(gate_run *run) {
             out->step = larger(out->step, one->step);
             out->cpu = larger(out->cpu, one->cpu);
             out->caller = larger(out->caller, one->caller);
-            out->arrive = larger(out->arrive, one->arrive);
+            out->skew = larger(out->skew, one->skew);
         }
     }
     free(all);

@@ -14,7 +14,7 @@
 static const char *const legend =
     "# times in ms, medians over the rounds; a round makes one step of each variant, even and "
     "late\n"
-    "#   mpi      MPI_Allreduce of the same vector; spin, auto, nap: the library's step, waiting "
+    "#   mpi      MPI_Allreduce of the same vector; spin, auto, sleep: the library's step, waiting "
     "so\n"
     "#   step     of the slowest rank, from a barrier to the end of the exchange; q1, q3: "
     "quartiles\n"
@@ -22,7 +22,7 @@ static const char *const legend =
     "alone\n"
     "#   burns    cpu / step;   saved: 1 - cpu / cpu of spin\n"
     "#   longer   late step / late step of spin - 1\n"
-    "#   arrive   how long the library says that it waited for the late rank\n"
+    "#   skew     how long the library says that it waited for the late rank\n"
     "#   even     a step without delay;   added: even step - even step of spin, in us\n";
 
 typedef double (*figure)(const gate_sample *);
@@ -35,7 +35,7 @@ typedef double (*figure)(const gate_sample *);
 FIGURE(step)
 FIGURE(cpu)
 FIGURE(caller)
-FIGURE(arrive)
+FIGURE(skew)
 
 static double cpu_per_step(const gate_sample *s) {
     return s->cpu / s->step;
@@ -102,9 +102,9 @@ static json_t *make_record(const row *r) {
         json_pack("{so so so so so so so so so}", "step_s", plain(r, true, step), "cpu_s",
                   plain(r, true, cpu), "caller_cpu_s", plain(r, true, caller), "burns",
                   plain(r, true, cpu_per_step), "saved", beside_spin(r, true, cpu, share_saved),
-                  "longer", beside_spin(r, true, step, ratio_less_one), "arrive_s",
-                  v->sum ? json_null() : plain(r, true, arrive), "even_step_s",
-                  plain(r, false, step), "added_s", beside_spin(r, false, step, difference));
+                  "longer", beside_spin(r, true, step, ratio_less_one), "skew_s",
+                  v->sum ? json_null() : plain(r, true, skew), "even_step_s", plain(r, false, step),
+                  "added_s", beside_spin(r, false, step, difference));
     json_object_update(record, what);
     json_object_update(record, figures);
     json_decref(what);
@@ -132,7 +132,7 @@ static void print_row(FILE *out, const json_t *record) {
     print_cell(out, record, "%7.4f", "burns", "median", 1);
     print_cell(out, record, "%7.4f", "saved", "median", 1);
     print_cell(out, record, "%8.4f", "longer", "median", 1);
-    print_cell(out, record, "%8.3f", "arrive_s", "median", 1e3);
+    print_cell(out, record, "%8.3f", "skew_s", "median", 1e3);
     print_cell(out, record, "%8.3f", "even_step_s", "median", 1e3);
     print_cell(out, record, "%8.1f", "added_s", "median", 1e6);
     fputc('\n', out);
@@ -157,7 +157,7 @@ void gate_report(const gate_run *run) {
             (unsigned long long)s->elements, s->density, s->late_ms, (unsigned long long)s->rounds,
             (unsigned long long)s->warmup, load(), legend);
     fprintf(s->table, "#%-7s %9s %9s %9s %8s %8s %7s %7s %8s %8s %8s %8s\n", "variant", "step",
-            "q1", "q3", "cpu", "caller", "burns", "saved", "longer", "arrive", "even", "added");
+            "q1", "q3", "cpu", "caller", "burns", "saved", "longer", "skew", "even", "added");
     for (r.variant = 0; r.variant < run->nvariants; r.variant++) {
         json_t *record = make_record(&r);
         print_row(s->table, record);

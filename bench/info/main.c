@@ -150,7 +150,7 @@ static void print_survival(void) {
         "    go on from step report.step, with 1 / ranks as the share of each\n\n"
         "| transport | who is left |\n|---|---|\n"
         "| local | who calls before the deadline, counted from the first call, or before a tenth "
-        "of it if the others have waited for it in vain; or a given list, whose ranks must all "
+        "of it if it has already missed one; or a given list, whose ranks must all "
         "come |\n"
         "| callback | the list that the caller gives, with callbacks of a network of these ranks "
         "|\n"

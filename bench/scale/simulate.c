@@ -54,12 +54,12 @@ static bool begin(tam_coll *coll, const scale_case *c, uint32_t nth) {
 static void count_messages(tam_coll *coll, const scale_case *c, traffic *t) {
     t->rounds += coll->nsteps;
     for (; coll->step < coll->nsteps; coll->step++) {
-        tam_coll_meet(coll);
-        for (; tam_turn_settle(coll, &coll->sent); coll->sent.nth++) {
-            size_t bytes = sizeof(tam_envelope) + tam_turn_bytes(coll, &coll->sent);
+        tam_coll_build_peers(coll);
+        for (; tam_cursor_seek(coll, &coll->sent); coll->sent.nth++) {
+            size_t bytes = sizeof(tam_envelope) + tam_cursor_bytes(coll, &coll->sent);
             t->messages++;
             t->bytes += bytes;
-            if (is_far(&c->net, coll->rank, tam_turn_peer(coll, &coll->sent)->rank))
+            if (is_far(&c->net, coll->rank, tam_cursor_peer(coll, &coll->sent)->rank))
                 t->far_bytes += bytes;
         }
         t->peers += coll->kind == TAM_PHASE_GATHER ? coll->npeers : 0;
@@ -108,7 +108,7 @@ tamis_status scale_count_rank(const scale_case *c, const tam_plan *plan, uint32_
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Grows: peers (coll.h), records of agreements (comm.h), headers of the packets. Fixed: buffers of
+/* Grows: peers (coll.h), records of handshakes (comm.h), headers of the packets. Fixed: buffers of
  * messages, own and all indices, decoded lists, union, its values, raw and encoded. */
 scale_memory scale_memory_of(const scale_case *c, double index_bytes) {
     uint64_t p = c->nranks, header = tam_header_bytes(0), payload = c->packet_bytes - header;

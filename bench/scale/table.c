@@ -38,7 +38,7 @@ static const char *const legend =
     "#   rounds: stages of the gather and of both halves of the sums; msgs, peers, bytes: of the\n"
     "#   rank that has most; node: bytes that leave a node; even: density up to which this is\n"
     "#   faster than dense; local: us of one of H local steps that share an exchange\n"
-    "#   grows: KB of a rank that grow with P (peers, records of agreements, headers of\n"
+    "#   grows: KB of a rank that grow with P (peers, records of handshakes, headers of\n"
     "#   packets); fixed: MB that do not (buffers of messages, indices, union, values)\n";
 
 void scale_table_header(const scale_settings *s) {

@@ -61,7 +61,7 @@ static void run_steps(bench_group *group, const scale_settings *s, measured *out
         bench_try(group, tamis_reducer_start(reducer, &given), "start of a step");
         bench_try(group, tamis_reducer_wait(reducer), "end of a step");
         bench_try(group, tamis_reducer_stats(reducer, &out->stats), "no figures");
-        double longest_s = bench_max(group, out->stats.exchange_s - out->stats.arrive_s);
+        double longest_s = bench_max(group, out->stats.exchange_s - out->stats.skew_s);
         if (step >= WARMUP)
             times[step - WARMUP] = longest_s;
     }

@@ -42,22 +42,22 @@ static void close_views(scheme_check *check, view *all) {
     free(all);
 }
 
-/* The sum over so many places, a power of two, of which ranks below `own` have one and the others
- * two. */
-static float add_places(const float *left, uint32_t own, uint32_t first, uint32_t places) {
-    if (places == 1)
+/* The sum over so many virtual ranks, a power of two, of which ranks below `own` have one and the
+ * others two. */
+static float add_vranks(const float *left, uint32_t own, uint32_t first, uint32_t vranks) {
+    if (vranks == 1)
         return left[first < own ? first : (first + own) / 2];
-    if (places == 2 && first >= own)
+    if (vranks == 2 && first >= own)
         return left[(first + own) / 2];
-    return add_places(left, own, first, places / 2) +
-           add_places(left, own, first + places / 2, places / 2);
+    return add_vranks(left, own, first, vranks / 2) +
+           add_vranks(left, own, first + vranks / 2, vranks / 2);
 }
 
 static float add_ranks(const float *left, uint32_t ranks) {
-    uint32_t places = 1;
-    while (places < ranks)
-        places *= 2;
-    return add_places(left, 2 * ranks - places, 0, places);
+    uint32_t vranks = 1;
+    while (vranks < ranks)
+        vranks *= 2;
+    return add_vranks(left, 2 * ranks - vranks, 0, vranks);
 }
 
 /* Wrong entries in this rank's share. */

@@ -91,7 +91,7 @@ static void sample(runner *r, const tamis_stats *s, scheme_sample *out) {
         .residual_norm = s->residual_norm,
         .accumulate_cpu_s = spent[TAMIS_PHASE_ACCUMULATE],
         .cut_cpu_s = spent[TAMIS_PHASE_CUT],
-        .exchange_cpu_s = spent[TAMIS_PHASE_EXCHANGE] + spent[TAMIS_PHASE_ARRIVE],
+        .exchange_cpu_s = spent[TAMIS_PHASE_EXCHANGE] + spent[TAMIS_PHASE_SKEW],
         .apply_cpu_s = spent[TAMIS_PHASE_APPLY],
     };
 }

@@ -49,7 +49,7 @@ static void divide_layers(pipeline *p, const train_settings *settings, const wor
     workload_open(kind, settings, data, &part, p->work);
 }
 
-static void meet_neighbours(pipeline *p) {
+static void connect_neighbours(pipeline *p) {
     const workload *w = p->work;
     uint32_t rank = p->world->rank, abreast = p->group->nranks;
     size_t width, column = w->batch * sizeof(float);
@@ -84,7 +84,7 @@ void pipeline_open(bench_group *world, const train_settings *settings, const wor
     out->micro_batches = (uint32_t)settings->micro_batches;
     divide_ranks(out);
     divide_layers(out, settings, data);
-    meet_neighbours(out);
+    connect_neighbours(out);
     share_budget(out, settings);
 }
 
@@ -138,13 +138,13 @@ static void mark_backward(pipeline *p) {
  * never get less density. The first stage has no message to watch: its input is there when its
  * exchange ends. A step after which the budget is divided does not count. */
 void pipeline_watch(pipeline *p, uint64_t number, tamis_reducer *reducer, bench_trace *trace) {
-    const struct timespec nap = {0, 20000};
+    const struct timespec wait_time = {0, 20000};
     double begin = bench_now_s();
     int ended = 0;
     if (!p->budget || is_first(p) || balance_is_due(p, number + 1))
         return;
     while (!ended && !neighbour_arrived(&p->before)) {
-        nanosleep(&nap, NULL);
+        nanosleep(&wait_time, NULL);
         bench_try(p->group, tamis_reducer_test(reducer, &ended), "test of a step");
     }
     if (!ended)

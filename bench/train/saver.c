@@ -213,7 +213,7 @@ bool saver_step(saver *s) {
     return stop && !s->group->lost;
 }
 
-static void nap(void) {
+static void sleep_briefly(void) {
     const struct timespec millisecond = {0, 1000000};
     nanosleep(&millisecond, NULL);
 }
@@ -226,7 +226,7 @@ static void settle(saver *s) {
             send_news(s);
         hear_news(s);
         if (s->heard[SAVER_BUSY])
-            nap();
+            sleep_briefly();
     }
     s->heard[SAVER_STOP] = stop;
 }

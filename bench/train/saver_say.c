@@ -35,7 +35,7 @@ void saver_say_newest(const saver *s) {
         stop_set_message(message); /* two, as one may be what died; local ranks share one */
 }
 
-static void nap(void) {
+static void sleep_briefly(void) {
     const struct timespec millisecond = {0, 1000000};
     nanosleep(&millisecond, NULL);
 }
@@ -49,7 +49,7 @@ static void say_last(const bench_group *group) {
         return;
     while (s->phase == SAVER_MANIFEST && s->job.running && !atomic_load(&s->job.done) &&
            bench_now_s() - begin < 5.0)
-        nap();
+        sleep_briefly();
     if (s->phase == SAVER_MANIFEST && s->job.running && atomic_load(&s->job.done) && s->job.ok)
         s->newest = s->set.step;
     describe_newest(s, newest, sizeof newest);

@@ -12,7 +12,7 @@
  *                  over ranks: all time that a thread of the program spends on the exchange,
  *                  working or waiting. In a pipeline the next input may arrive only at its end
  *     buckets      number that the reducer of the first stage made of its layers
- *     slack_s, straggler   of the last step, as in tamis_stats; slack_s is the largest of all
+ *     lag_s, straggler     of the last step, as in tamis_stats; lag_s is the largest of all
  *                  ranks; null if unknown or if there are stages
  *     stages       of a pipeline, as in tamis_stage when the budget was last divided, null if it
  *                  never was; density_mean is over the steps
@@ -177,9 +177,9 @@ static json_t *residual_ratio(trainer *t) {
 }
 
 static void add_straggler(trainer *t, json_t *record) {
-    double slack = bench_max(t->world, t->last.slack_s);
+    double lag = bench_max(t->world, t->last.lag_s);
     bool known = t->totals.steps > 0 && t->last.straggler != UINT32_MAX && t->pipeline.nstages == 1;
-    json_object_set_new(record, "slack_s", known ? json_real(slack) : json_null());
+    json_object_set_new(record, "lag_s", known ? json_real(lag) : json_null());
     json_object_set_new(record, "straggler", known ? json_integer(t->last.straggler) : json_null());
 }
 

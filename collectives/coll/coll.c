@@ -8,7 +8,7 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Of the largest group: ranks with two places have up to two peers a digit. */
+/* Of the largest group: ranks with two virtual ranks have up to two peers a digit. */
 static uint32_t most_peers(const tam_plan *plan) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < plan->nstages; i++)
@@ -38,12 +38,12 @@ enum { LEAST_STREAM = TAM_VALUE_BLOCK * sizeof(float) };
 
 static tam_coll coll_of(const tam_p2p *p2p, void *self, uint32_t rank, const tam_plan *plan,
                         size_t chunk) {
-    uint32_t streams = plan->nplaces == plan->nranks ? 1 : 2; /* of a message, each way, at most */
+    uint32_t streams = plan->nvranks == plan->nranks ? 1 : 2; /* of a message, each way, at most */
     tam_coll coll = {
         .p2p = p2p, .self = self, .rank = rank, .plan = *plan, .chunk = chunk / streams};
     coll.stream_capacity = coll.chunk > LEAST_STREAM ? coll.chunk : LEAST_STREAM;
     coll.room = TAM_COLL_HEADER + streams * coll.stream_capacity;
-    coll.nplaces = tam_plan_played(plan, rank, coll.place);
+    coll.nvranks = tam_plan_vranks_of(plan, rank, coll.vrank);
     return coll;
 }
 
@@ -54,7 +54,7 @@ tamis_status tam_coll_open(tam_coll *coll, const tam_p2p *p2p, void *self, uint3
 }
 
 tamis_status tam_coll_open_beside(tam_coll *coll, const tam_coll *other, const tam_plan *plan) {
-    size_t streams = plan->nplaces == plan->nranks ? 1 : 2;
+    size_t streams = plan->nvranks == plan->nranks ? 1 : 2;
     *coll = coll_of(other->p2p, other->self, other->rank, plan, streams * other->chunk);
     coll->memory = other->memory;
     return open_coll(coll, plan->nranks);
@@ -101,8 +101,8 @@ static tamis_status test(tam_coll *coll) {
     TAM_TRY(coll->p2p->test(coll->self, done, &count));
     for (uint32_t i = 0; i < count; i++) {
         uint32_t buffer = done[i].ticket / TAM_COLL_PARTS;
-        if (done[i].ticket >= TAM_COLL_FIRST_FAREWELL) {
-            coll->leaving[done[i].ticket - TAM_COLL_FIRST_FAREWELL] = false;
+        if (done[i].ticket >= TAM_COLL_FIRST_ABORT) {
+            coll->leaving[done[i].ticket - TAM_COLL_FIRST_ABORT] = false;
             continue;
         }
         if (buffer < TAM_COLL_COMING && coll->failed != TAMIS_OK) {
@@ -128,18 +128,18 @@ static tamis_status work(tam_coll *coll, bool *moved) {
     uint32_t buffer;
     while (coll->nchecked < coll->waiting &&
            coll->came_bytes[queued(coll, coll->nchecked)] != SIZE_MAX) {
-        TAM_TRY(tam_coll_hear_header(coll, queued(coll, coll->nchecked)));
+        TAM_TRY(tam_coll_receive_header(coll, queued(coll, coll->nchecked)));
         *moved = true;
     }
     while (coll->nchecked > 0 && coll->in_flight[queued(coll, 0)] == 0) {
         TAM_TRY(tam_coll_take(coll));
         *moved = true;
     }
-    while (tam_turn_settle(coll, &coll->posted) && find_free(coll, 0, TAM_COLL_COMING, &buffer)) {
+    while (tam_cursor_seek(coll, &coll->posted) && find_free(coll, 0, TAM_COLL_COMING, &buffer)) {
         TAM_TRY(tam_coll_post_receive(coll, buffer));
         *moved = true;
     }
-    while (tam_turn_settle(coll, &coll->sent) &&
+    while (tam_cursor_seek(coll, &coll->sent) &&
            find_free(coll, TAM_COLL_COMING, TAM_COLL_BUFFERS, &buffer)) {
         TAM_TRY(tam_coll_post_send(coll, buffer));
         *moved = true;
@@ -148,15 +148,15 @@ static tamis_status work(tam_coll *coll, bool *moved) {
 }
 
 static bool step_done(tam_coll *coll) {
-    return coll->waiting == 0 && !tam_turn_settle(coll, &coll->posted) &&
-           !tam_turn_settle(coll, &coll->sent);
+    return coll->waiting == 0 && !tam_cursor_seek(coll, &coll->posted) &&
+           !tam_cursor_seek(coll, &coll->sent);
 }
 
 static void next_step(tam_coll *coll) {
-    coll->counter += coll->heard;
-    coll->heard = 0;
+    coll->counter += coll->received;
+    coll->received = 0;
     if (++coll->step < coll->nsteps)
-        tam_coll_meet(coll);
+        tam_coll_build_peers(coll);
 }
 
 static tamis_status advance(tam_coll *coll, bool *moved) {
@@ -175,13 +175,13 @@ static tamis_status advance(tam_coll *coll, bool *moved) {
 }
 
 /* As long as messages leave at once: nothing may come that would wake this rank again. */
-static tamis_status say_farewell(tam_coll *coll, bool *all) {
+static tamis_status send_aborts(tam_coll *coll, bool *all) {
     uint64_t before;
     do {
-        before = coll->told;
+        before = coll->naborts;
         TAM_TRY(test(coll));
-        TAM_TRY(tam_coll_tell(coll, all));
-    } while (!*all && coll->told != before);
+        TAM_TRY(tam_coll_send_aborts(coll, all));
+    } while (!*all && coll->naborts != before);
     return test(coll);
 }
 
@@ -196,7 +196,7 @@ tamis_status tam_coll_advance(tam_coll *coll, bool *moved, bool *done) {
         }
         all = coll->step == coll->nsteps;
     } else {
-        TAM_TRY(say_farewell(coll, &all));
+        TAM_TRY(send_aborts(coll, &all));
     }
     *done = all && coll->nsending == 0 && !tam_coll_leaving(coll);
     return TAMIS_OK;
@@ -220,10 +220,10 @@ static void begin(tam_coll *coll, tam_phase kind, uint64_t size, uint32_t nsteps
     coll->number++;
     coll->step = 0;
     coll->nsteps = coll->plan.nranks > 1 ? nsteps : 0;
-    coll->heard = 0;
+    coll->received = 0;
     describe(coll, size);
     if (coll->nsteps > 0)
-        tam_coll_meet(coll);
+        tam_coll_build_peers(coll);
 }
 
 void tam_coll_begin_gather(tam_coll *coll, const void *send, size_t bytes, void *recv) {

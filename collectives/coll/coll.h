@@ -10,7 +10,7 @@
  *     all-gather   stages of the plan, far to near    what was gathered so far
  *     sum          stages near to far                 parts of the slices that the other will sum
  *                  stages far to near                 what was summed so far
- *       fused      the last stage once                all parts that its places have
+ *       fused      the last stage once                all parts that its virtual ranks have
  *     scatter      as the first half of a sum         first coded values, then sums as floats
  *     spread       as the second half                 coded sums
  *     all-to-all   one step with all ranks            a run
@@ -32,17 +32,17 @@ enum {
     TAM_COLL_BUFFERS = TAM_COLL_COMING + TAM_COLL_GOING, /* and one that is not sent: own parts */
     TAM_COLL_PARTS =
         3, /* messages of a buffer: a header, and two streams that travel by themselves */
-    TAM_COLL_FAREWELLS = 8, /* in flight at once, whatever else is stuck */
-    TAM_COLL_FIRST_FAREWELL = TAM_COLL_PARTS * TAM_COLL_BUFFERS, /* their tickets */
-    TAM_COLL_TICKETS = TAM_COLL_FIRST_FAREWELL + TAM_COLL_FAREWELLS,
+    TAM_COLL_ABORTS = 8, /* in flight at once, whatever else is stuck */
+    TAM_COLL_FIRST_ABORT = TAM_COLL_PARTS * TAM_COLL_BUFFERS, /* their tickets */
+    TAM_COLL_TICKETS = TAM_COLL_FIRST_ABORT + TAM_COLL_ABORTS,
     TAM_COLL_DRAINED = TAM_COLL_PARTS * TAM_COLL_COMING / 2,
     TAM_COLL_HEADER = 128,           /* room for an envelope and a tag */
     TAM_COLL_CHUNK = TAM_PLAN_PIECE, /* bytes of streams in a message, a multiple of 128 */
     TAM_COLL_LEVELS = TAM_PLAN_STAGES + 1
 };
 
-/* Of one level each; and one to hear the next message. A rank that plays two places has them twice,
- * but in its first stage both in the same buffers. */
+/* Of one level each; and one to receive the next message. A rank that has two virtual ranks has
+ * them twice, but in its first stage both in the same buffers. */
 _Static_assert((int)TAM_PLAN_SUMS < (int)TAM_COLL_COMING, "partial sums have buffers");
 _Static_assert((int)TAM_COLL_TICKETS <= (int)TAM_P2P_TICKETS, "p2p links have so many tickets");
 
@@ -53,26 +53,27 @@ typedef enum tam_phase {
     TAM_PHASE_RUNS
 } tam_phase;
 
-/** A set of items: those whose places are `place` modulo the places that a step tells apart. */
+/** A set of items: those whose virtual ranks equal `vrank` modulo the number that a step tells
+ * apart. */
 typedef struct tam_stream {
-    uint32_t place; /* all-to-all: rank */
+    uint32_t vrank; /* all-to-all: rank */
     bool direct;    /* longer than a chunk and one run of memory: it travels from and to there */
     uint64_t bytes;
 } tam_stream;
 
-/** A rank of the group. Two streams each way where places of two are played by one rank. */
+/** A rank of the group. Two streams each way where a rank has two virtual ranks. */
 typedef struct tam_peer {
     uint32_t rank;
-    uint32_t digit; /* of its place */
+    uint32_t digit; /* of its virtual rank */
     uint32_t nout, nin;
     tam_stream out[2], in[2];
 } tam_peer;
 
 /** Which message comes next: chunk by chunk, and of each chunk peer by peer, from `first` on. */
-typedef struct tam_turn {
+typedef struct tam_cursor {
     bool sends;
     uint32_t chunk, nth, first;
-} tam_turn;
+} tam_cursor;
 
 /** Long streams come on a lane of their own, and are received once their header was found good. */
 enum { TAM_LANE_HEADERS, TAM_LANE_STREAMS };
@@ -93,7 +94,7 @@ typedef struct tam_coll {
     void *self;
     uint32_t rank;
     tam_plan plan;
-    uint32_t place[2], nplaces; /* this rank's */
+    uint32_t vrank[2], nvranks; /* this rank's */
     size_t chunk;               /* bytes of a stream in a message */
     size_t stream_capacity;     /* room for one in a buffer: at least a block of floats */
     bool empty; /* only sizes matter: streams do not travel, and no memory of theirs is touched */
@@ -118,8 +119,8 @@ typedef struct tam_coll {
     uint64_t number, call;
     tam_phase kind; /* GATHER, SCATTER: a sum, RUNS */
     const tam_tag *tag;
-    uint64_t counter; /* of the tags of all ranks whose parts were added before this step, */
-    uint64_t heard;   /* and in it */
+    uint64_t counter;  /* of the tags of all ranks whose parts were added before this step, */
+    uint64_t received; /* and in it */
     const unsigned char *send;
     unsigned char *recv;
     size_t bytes;                /* that each rank gives, all-gather; floats that are summed */
@@ -131,23 +132,23 @@ typedef struct tam_coll {
 
     /* The step. */
     tam_phase phase;
-    uint32_t stage, stride, radix; /* its places are `stride` apart */
+    uint32_t stage, stride, radix; /* its virtual ranks are `stride` apart */
     bool fused;                    /* all of a group add up all: own parts are sent from a copy */
     bool packed;                   /* streams are of coded values, */
     size_t part;                   /* of which so many bytes are in a message: else a chunk */
     uint32_t nchunks;
     tam_peer *peers;
-    uint32_t npeers, last[2]; /* the last that adds to the sums of each of this rank's places */
-    tam_turn posted, checked, taken, sent; /* the next receive, header, message to take, send */
+    uint32_t npeers, last[2]; /* the last that adds to the sums of each virtual rank */
+    tam_cursor posted, checked, taken, sent; /* the next receive, header, message to take, send */
     tam_partials partials[2];
 
     /* After a failure. */
     tamis_status failed;
     uint32_t blamed;
-    tam_envelope farewell;
-    bool leaving[TAM_COLL_FAREWELLS]; /* in flight */
-    uint32_t farewell_nth;            /* peers of the step that have been told */
-    uint64_t told;
+    tam_envelope abort_message;
+    bool leaving[TAM_COLL_ABORTS]; /* in flight */
+    uint32_t nnotified;            /* peers of the step that were sent one */
+    uint64_t naborts;
     uint32_t drained[TAM_COLL_DRAINED]; /* [ndrained] peers whose messages are taken and ignored */
     uint32_t ndrained;
 
@@ -185,8 +186,8 @@ void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at
  * @param  moved  [out]  whether something was done */
 tamis_status tam_coll_advance(tam_coll *coll, bool *moved, bool *done);
 
-/** farewell.c: give up. Receives are withdrawn; all ranks that this one meets in the collective are
- * told the status, and the rank to blame, and tell others. Advance from here on only sends these
+/** abort_message.c: give up. Receives are withdrawn; all peers of this rank in the collective are
+ * sent the status, and the rank to blame, and pass them on. Advance from here on only sends these
  * messages and drains what comes, and is done when all messages have left. */
 void tam_coll_fail(tam_coll *coll, tamis_status status, uint32_t blamed);
 
@@ -201,50 +202,53 @@ void tam_coll_cancel(tam_coll *coll);
 
 /* -- inside ----------------------------------------------------------------------------------- */
 
-/** meet.c: set the step's phase and stage, its peers, their streams, and the number of chunks. */
-void tam_coll_meet(tam_coll *coll);
+/** peers.c: set the step's phase and stage, its peers, their streams, and the number of chunks. */
+void tam_coll_build_peers(tam_coll *coll);
 
 /** streams.c: a stream; where its byte `at` lies; to copy `bytes` of it, from `at` on, into a
  * message or out of one. */
-tam_stream tam_coll_stream(const tam_coll *coll, uint32_t place, bool sends);
+tam_stream tam_coll_stream(const tam_coll *coll, uint32_t vrank, bool sends);
 void tam_coll_pack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
                    unsigned char *to);
 /** Copy this rank's parts, which a fused step sends while sums are written over them. */
 void tam_coll_copy_own(tam_coll *coll);
-unsigned char *tam_coll_place(const tam_coll *coll, const tam_stream *s, uint64_t at, bool sends);
+unsigned char *tam_coll_address(const tam_coll *coll, const tam_stream *s, uint64_t at, bool sends);
 void tam_coll_unpack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
                      const unsigned char *from);
 
-/** A stream of slices is one run of the vector; in a fused step the same one for all places of the
- * group. @return its first element */
-size_t tam_coll_slices(const tam_coll *coll, uint32_t place, size_t *length);
+/** A stream of slices is one run of the vector; in a fused step the same one for all virtual ranks
+ * of the group. @return its first element */
+size_t tam_coll_slices(const tam_coll *coll, uint32_t vrank, size_t *length);
 
-/** The elements of part `chunk` of a stream of slices that a place sums. @return the first one */
-size_t tam_coll_elements(const tam_coll *coll, uint32_t place, uint32_t chunk, size_t *count);
+/** The elements of part `chunk` of a stream of slices that a virtual rank sums. @return the
+ * first one */
+size_t tam_coll_elements(const tam_coll *coll, uint32_t vrank, uint32_t chunk, size_t *count);
 
-/** sum.c: add to the sums for this rank's place number `which` what came from the place at `digit`,
- * in the order of digits. The buffer is held while its values are in the stack. add_up: no more
- * comes for this chunk. */
+/** sum.c: add to the sums for this rank's virtual rank number `which` what came from the virtual
+ * rank at `digit`, in the order of digits. The buffer is held while its values are in the stack.
+ * add_up: no more comes for this chunk. */
 void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk, int32_t buffer,
                   float *values);
 void tam_coll_add_up(tam_coll *coll, uint32_t which, uint32_t chunk);
 
-/** turns.c: the peer of a turn, bytes of its streams, and whether its message begins with a tag.
- * settle: go to the first turn from this one on that has a message. @return false: there is none */
-const tam_peer *tam_turn_peer(const tam_coll *coll, const tam_turn *t);
-size_t tam_turn_bytes(const tam_coll *coll, const tam_turn *t);
-bool tam_turn_tagged(const tam_coll *coll, const tam_turn *t);
-bool tam_turn_settle(const tam_coll *coll, tam_turn *t);
+/** cursors.c: the peer of a cursor, bytes of its streams, and whether its message begins with a
+ * tag. seek: go to the first position from this one on that has a message. @return false: there is
+ * none */
+const tam_peer *tam_cursor_peer(const tam_coll *coll, const tam_cursor *t);
+size_t tam_cursor_bytes(const tam_coll *coll, const tam_cursor *t);
+bool tam_cursor_tagged(const tam_coll *coll, const tam_cursor *t);
+bool tam_cursor_seek(const tam_coll *coll, tam_cursor *t);
 
 /** messages.c: post the next send or receive into a free buffer; check the next header, which came,
  * and post receives for the streams that it announces; take the next message, all of which came. */
 tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer);
 tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer);
-tamis_status tam_coll_hear_header(tam_coll *coll, uint32_t buffer);
+tamis_status tam_coll_receive_header(tam_coll *coll, uint32_t buffer);
 tamis_status tam_coll_take(tam_coll *coll);
 
-/** farewell.c: tell the next peers, as long as there are tickets. @return whether all were told */
-tamis_status tam_coll_tell(tam_coll *coll, bool *all);
+/** abort_message.c: send the abort message to the next peers, as long as there are tickets.
+ * @return whether all were sent it */
+tamis_status tam_coll_send_aborts(tam_coll *coll, bool *all);
 bool tam_coll_leaving(const tam_coll *coll);
 /** A message came that nobody needs: take the next of that peer. */
 tamis_status tam_coll_drain(tam_coll *coll, uint32_t ticket);

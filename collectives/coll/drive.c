@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The waits between the steps of a collective: deadlines, poison, and what ranks that fail tell the
- * others.
+ * The waits between the steps of a collective: deadlines, poison, and the abort messages of ranks
+ * that fail.
  */
 #include "collectives/coll/drive.h"
 
@@ -11,8 +11,9 @@
 
 enum { HOP_NS = 50000000 };
 
-/* Tell the others, as long as there is time, and take for a moment what they still send; messages
- * to ranks that do not take them any more never leave. The sentence stays that of the failure. */
+/* Send abort messages, as long as there is time, and take for a moment what the others still send;
+ * messages to ranks that do not take them any more never leave. The sentence stays that of the
+ * failure. */
 static tamis_status part(tam_coll *coll, tamis_status status, const tam_call *call) {
     enum { LEAST_NS = 2000000, MOST_NS = 300000000 };
     char sentence[512];
@@ -20,16 +21,16 @@ static tamis_status part(tam_coll *coll, tamis_status status, const tam_call *ca
     uint64_t now_ns = tam_clock_ns(), until_ns = now_ns + LEAST_NS;
     until_ns = until_ns > call->deadline_ns ? until_ns : call->deadline_ns;
     until_ns = until_ns < now_ns + MOST_NS ? until_ns : now_ns + MOST_NS;
-    bool hushed = tam_hush(true), moved, done = false;
+    bool was_quiet = tam_errors_quiet(true), moved, done = false;
     for (unsigned tries = 0; tam_clock_ns() < until_ns; tries++) {
         bool before = done;
         if (tam_coll_advance(coll, &moved, &done) != TAMIS_OK)
             break;
         if (done && !before && until_ns > tam_clock_ns() + HOP_NS)
             until_ns = tam_clock_ns() + HOP_NS;
-        tam_relax(tries);
+        tam_back_off(tries);
     }
-    tam_hush(hushed);
+    tam_errors_quiet(was_quiet);
     tam_coll_cancel(coll);
     return tam_pass(status, sentence);
 }
@@ -49,7 +50,7 @@ static tamis_status give_up(tam_coll *coll, tamis_status status, const char *why
 }
 
 /* The earlier the step, the earlier its deadline: who waits for a dead rank itself gives up first,
- * and the others hear from it in time which rank that is. */
+ * and its abort messages say in time which rank that is. */
 static uint64_t deadline_of(const tam_coll *coll, const tam_call *call) {
     if (coll->step >= coll->nsteps || call->deadline_ns <= call->begin_ns)
         return call->deadline_ns;
@@ -58,19 +59,19 @@ static uint64_t deadline_of(const tam_coll *coll, const tam_call *call) {
     return call->deadline_ns - hop_ns * (coll->nsteps - 1 - coll->step);
 }
 
-static void tell_late(tam_coll *coll, tam_call *call) {
+static void warn_late(tam_coll *coll, tam_call *call) {
     char missing[128];
     uint32_t first = tam_coll_missing(coll, missing, sizeof missing);
     if (missing[0] == '\0') {
         first = tam_coll_untaken(coll);
         snprintf(missing, sizeof missing, " %u to take its messages", first);
     }
-    tam_wait_tell_late(call, coll->rank, missing, first);
+    tam_wait_warn(call, coll->rank, missing, first);
 }
 
 static tamis_status wait_for(tam_coll *coll, tam_call *call) {
     tam_wait wait = tam_wait_begin(call);
-    char late[TAM_LATE_TEXT];
+    char waited[TAM_WAIT_TEXT];
     bool moved, done;
     for (unsigned tries = 0;; tries++) {
         tamis_status status = tam_coll_advance(coll, &moved, &done);
@@ -82,10 +83,10 @@ static tamis_status wait_for(tam_coll *coll, tam_call *call) {
         if (status != TAMIS_OK)
             return give_up(coll, status, " stopped waiting", call);
         uint64_t now_ns = tries % 16 == 15 ? tam_clock_ns() : 0;
-        if (now_ns > tam_wait_late_ns(call))
-            tell_late(coll, call);
+        if (now_ns > tam_wait_warn_ns(call))
+            warn_late(coll, call);
         if (now_ns > deadline_of(coll, call))
-            return give_up(coll, TAMIS_E_TIMEOUT, tam_wait_late(call, late), call);
+            return give_up(coll, TAMIS_E_TIMEOUT, tam_wait_time_text(call, waited), call);
         if (moved)
             wait = tam_wait_begin(call);
         else

@@ -23,40 +23,40 @@ static tamis_status post(tam_coll *coll, uint32_t buffer, uint32_t part, const t
 
 /* Where a direct stream of a message lies. Parts of sums come into the buffer, to be added: behind
  * the other stream if that one is not longer than a chunk, and so came with the header. */
-static unsigned char *direct_place(const tam_coll *coll, const tam_turn *t, uint32_t i,
-                                   uint32_t buffer) {
-    const tam_peer *p = tam_turn_peer(coll, t);
+static unsigned char *direct_address(const tam_coll *coll, const tam_cursor *t, uint32_t i,
+                                     uint32_t buffer) {
+    const tam_peer *p = tam_cursor_peer(coll, t);
     if (!t->sends && coll->phase == TAM_PHASE_SCATTER)
         return buffer_of(coll, buffer) + TAM_COLL_HEADER +
                (p->nin > 1 && !p->in[1].direct ? 1 : i) * coll->stream_capacity;
-    return tam_coll_place(coll, t->sends ? &p->out[i] : &p->in[i], (uint64_t)t->chunk * coll->part,
-                          t->sends);
+    return tam_coll_address(coll, t->sends ? &p->out[i] : &p->in[i],
+                            (uint64_t)t->chunk * coll->part, t->sends);
 }
 
-static tamis_status post_direct(tam_coll *coll, const tam_turn *t, uint32_t buffer) {
-    const tam_peer *p = tam_turn_peer(coll, t);
+static tamis_status post_direct(tam_coll *coll, const tam_cursor *t, uint32_t buffer) {
+    const tam_peer *p = tam_cursor_peer(coll, t);
     const tam_stream *s = t->sends ? p->out : p->in;
     for (uint32_t i = 0; i < (t->sends ? p->nout : p->nin); i++) {
         size_t bytes = tam_coll_part(coll, &s[i], t->chunk);
         if (!s[i].direct || bytes == 0)
             continue;
         const tam_message m = {p->rank, TAM_LANE_STREAMS, t->sends,
-                               direct_place(coll, t, i, buffer), bytes};
+                               direct_address(coll, t, i, buffer), bytes};
         TAM_TRY(post(coll, buffer, 1 + i, &m));
     }
     return TAMIS_OK;
 }
 
 /* Over all direct streams of a message; 0: there are none. */
-static uint64_t hash_direct(tam_coll *coll, const tam_turn *t, uint32_t buffer) {
-    const tam_peer *p = tam_turn_peer(coll, t);
+static uint64_t hash_direct(tam_coll *coll, const tam_cursor *t, uint32_t buffer) {
+    const tam_peer *p = tam_cursor_peer(coll, t);
     const tam_stream *s = t->sends ? p->out : p->in;
     uint64_t hash = 0;
     for (uint32_t i = 0; i < (t->sends ? p->nout : p->nin); i++) {
         size_t bytes = tam_coll_part(coll, &s[i], t->chunk);
         if (!s[i].direct || bytes == 0)
             continue;
-        const void *memory = direct_place(coll, t, i, buffer);
+        const void *memory = direct_address(coll, t, i, buffer);
         bool known = t->sends && coll->known.memory == memory && coll->known.bytes == bytes;
         uint64_t own = known ? coll->known.hash : tam_hash(memory, bytes);
         if (t->sends) {
@@ -72,10 +72,10 @@ static uint64_t hash_direct(tam_coll *coll, const tam_turn *t, uint32_t buffer) 
 /* -- send and receive ------------------------------------------------------------------------- */
 
 /* -> bytes behind the envelope. */
-static size_t fill(tam_coll *coll, const tam_turn *t, unsigned char *message) {
-    const tam_peer *p = tam_turn_peer(coll, t);
+static size_t fill(tam_coll *coll, const tam_cursor *t, unsigned char *message) {
+    const tam_peer *p = tam_cursor_peer(coll, t);
     unsigned char *begin = message + sizeof(tam_envelope), *at = begin;
-    if (tam_turn_tagged(coll, t)) {
+    if (tam_cursor_tagged(coll, t)) {
         memcpy(at, coll->tag, sizeof *coll->tag);
         at += sizeof *coll->tag;
     }
@@ -89,15 +89,15 @@ static size_t fill(tam_coll *coll, const tam_turn *t, unsigned char *message) {
 }
 
 /* For an all-to-all: the run's length, which the ranks may disagree on. */
-static uint64_t extra_of(const tam_coll *coll, const tam_turn *t) {
-    const tam_peer *p = tam_turn_peer(coll, t);
+static uint64_t extra_of(const tam_coll *coll, const tam_cursor *t) {
+    const tam_peer *p = tam_cursor_peer(coll, t);
     if (coll->phase == TAM_PHASE_RUNS)
         return t->sends ? p->out[0].bytes : p->in[0].bytes;
     return coll->counter;
 }
 
 tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
-    const tam_turn *t = &coll->sent;
+    const tam_cursor *t = &coll->sent;
     unsigned char *message = buffer_of(coll, buffer);
     tam_envelope *e = (tam_envelope *)(void *)message;
     size_t bytes = fill(coll, t, message);
@@ -108,10 +108,10 @@ tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
                         .rank = coll->rank,
                         .chunk = t->chunk,
                         .step = (uint8_t)coll->step,
-                        .tagged = tam_turn_tagged(coll, t)};
+                        .tagged = tam_cursor_tagged(coll, t)};
     tam_envelope_seal(e, bytes);
-    bytes = coll->empty ? tam_turn_bytes(coll, t) : bytes;
-    const tam_message header = {tam_turn_peer(coll, t)->rank, TAM_LANE_HEADERS, true, message,
+    bytes = coll->empty ? tam_cursor_bytes(coll, t) : bytes;
+    const tam_message header = {tam_cursor_peer(coll, t)->rank, TAM_LANE_HEADERS, true, message,
                                 sizeof *e + bytes};
     coll->holders[buffer] = 1;
     coll->nsending++;
@@ -124,7 +124,7 @@ tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
 }
 
 tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer) {
-    const tam_message header = {tam_turn_peer(coll, &coll->posted)->rank, TAM_LANE_HEADERS, false,
+    const tam_message header = {tam_cursor_peer(coll, &coll->posted)->rank, TAM_LANE_HEADERS, false,
                                 buffer_of(coll, buffer), coll->room};
     coll->holders[buffer] = 1;
     coll->came_bytes[buffer] = SIZE_MAX;
@@ -137,9 +137,9 @@ tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer) {
 /* -- take what came --------------------------------------------------------------------------- */
 
 /* Of a message behind its envelope. */
-static size_t inline_bytes(const tam_coll *coll, const tam_turn *t) {
-    const tam_peer *p = tam_turn_peer(coll, t);
-    size_t bytes = tam_turn_tagged(coll, t) ? sizeof(tam_tag) : 0;
+static size_t inline_bytes(const tam_coll *coll, const tam_cursor *t) {
+    const tam_peer *p = tam_cursor_peer(coll, t);
+    size_t bytes = tam_cursor_tagged(coll, t) ? sizeof(tam_tag) : 0;
     for (uint32_t i = 0; i < p->nin && !coll->empty; i++)
         bytes += p->in[i].direct ? 0 : tam_coll_part(coll, &p->in[i], t->chunk);
     return bytes;
@@ -166,11 +166,11 @@ static tamis_status pass_on(tam_coll *coll, const tam_envelope *e, uint32_t from
 }
 
 static tamis_status check_header(tam_coll *coll, uint32_t buffer) {
-    const tam_turn *t = &coll->checked;
+    const tam_cursor *t = &coll->checked;
     const tam_envelope *e = (const tam_envelope *)(const void *)buffer_of(coll, buffer);
     const tam_envelope_due due = {.call = coll->call,
                                   .number = (uint32_t)coll->number,
-                                  .rank = tam_turn_peer(coll, t)->rank,
+                                  .rank = tam_cursor_peer(coll, t)->rank,
                                   .chunk = t->chunk,
                                   .step = coll->step,
                                   .bytes = (uint32_t)inline_bytes(coll, t),
@@ -179,14 +179,14 @@ static tamis_status check_header(tam_coll *coll, uint32_t buffer) {
     TAM_TRY(tam_envelope_open(e, coll->came_bytes[buffer], due.rank, coll->rank));
     if (e->status != 0)
         return pass_on(coll, e, due.rank);
-    if (tam_turn_tagged(coll, t) && e->tagged && e->bytes >= sizeof *coll->tag)
+    if (tam_cursor_tagged(coll, t) && e->tagged && e->bytes >= sizeof *coll->tag)
         TAM_TRY(tam_tag_compare(coll->tag, due.rank, (const tam_tag *)(const void *)(e + 1)));
     return tam_envelope_compare(e, &due, coll->rank);
 }
 
-tamis_status tam_coll_hear_header(tam_coll *coll, uint32_t buffer) {
-    tam_turn_settle(coll, &coll->checked);
-    uint32_t from = tam_turn_peer(coll, &coll->checked)->rank;
+tamis_status tam_coll_receive_header(tam_coll *coll, uint32_t buffer) {
+    tam_cursor_seek(coll, &coll->checked);
+    uint32_t from = tam_cursor_peer(coll, &coll->checked)->rank;
     TAM_TRY(blame(coll, from, check_header(coll, buffer)));
     TAM_TRY(post_direct(coll, &coll->checked, buffer));
     coll->nchecked++;
@@ -195,8 +195,8 @@ tamis_status tam_coll_hear_header(tam_coll *coll, uint32_t buffer) {
 }
 
 static void add_part(tam_coll *coll, uint32_t buffer, const tam_stream *s, unsigned char *from) {
-    uint32_t which = s->place == coll->place[0] ? 0 : 1, chunk = coll->taken.chunk;
-    tam_coll_add(coll, which, tam_turn_peer(coll, &coll->taken)->digit, chunk, (int32_t)buffer,
+    uint32_t which = s->vrank == coll->vrank[0] ? 0 : 1, chunk = coll->taken.chunk;
+    tam_coll_add(coll, which, tam_cursor_peer(coll, &coll->taken)->digit, chunk, (int32_t)buffer,
                  (float *)(void *)from);
     if (coll->taken.nth == coll->last[which])
         tam_coll_add_up(coll, which, chunk);
@@ -205,11 +205,11 @@ static void add_part(tam_coll *coll, uint32_t buffer, const tam_stream *s, unsig
 /* Where stream i of a message lies that came with its header, or by itself; `at`: of the next that
  * came with the header. */
 static unsigned char *came(tam_coll *coll, uint32_t buffer, uint32_t i, unsigned char **at) {
-    const tam_turn *t = &coll->taken;
-    const tam_stream *s = &tam_turn_peer(coll, t)->in[i];
+    const tam_cursor *t = &coll->taken;
+    const tam_stream *s = &tam_cursor_peer(coll, t)->in[i];
     unsigned char *here = *at;
     if (s->direct)
-        return direct_place(coll, t, i, buffer);
+        return direct_address(coll, t, i, buffer);
     *at += coll->empty ? 0 : tam_coll_part(coll, s, t->chunk);
     return here;
 }
@@ -217,7 +217,7 @@ static unsigned char *came(tam_coll *coll, uint32_t buffer, uint32_t i, unsigned
 /* Coded values become floats in the buffer in which they came, whose streams are moved away first.
  * No sum that begins with coded values is fused, so the room for own parts is free. */
 static tamis_status decode_streams(tam_coll *coll, uint32_t buffer, unsigned char *at) {
-    const tam_peer *p = tam_turn_peer(coll, &coll->taken);
+    const tam_peer *p = tam_cursor_peer(coll, &coll->taken);
     unsigned char *aside = buffer_of(coll, TAM_COLL_BUFFERS);
     for (uint32_t i = 0; i < p->nin && !coll->empty; i++)
         memcpy(aside + i * coll->stream_capacity, came(coll, buffer, i, &at),
@@ -225,7 +225,7 @@ static tamis_status decode_streams(tam_coll *coll, uint32_t buffer, unsigned cha
     for (uint32_t i = 0; i < p->nin; i++) {
         unsigned char *to = buffer_of(coll, buffer) + TAM_COLL_HEADER + i * coll->stream_capacity;
         size_t count;
-        tam_coll_elements(coll, p->in[i].place, coll->taken.chunk, &count);
+        tam_coll_elements(coll, p->in[i].vrank, coll->taken.chunk, &count);
         if (!coll->empty && !tam_value_decode(coll->type, aside + i * coll->stream_capacity, count,
                                               (float *)(void *)to))
             return tam_fail(TAMIS_E_PROTOCOL,
@@ -239,10 +239,10 @@ static tamis_status decode_streams(tam_coll *coll, uint32_t buffer, unsigned cha
 }
 
 static tamis_status take_streams(tam_coll *coll, uint32_t buffer) {
-    const tam_turn *t = &coll->taken;
-    const tam_peer *p = tam_turn_peer(coll, t);
+    const tam_cursor *t = &coll->taken;
+    const tam_peer *p = tam_cursor_peer(coll, t);
     unsigned char *at = buffer_of(coll, buffer) + sizeof(tam_envelope);
-    at += tam_turn_tagged(coll, t) ? sizeof(tam_tag) : 0;
+    at += tam_cursor_tagged(coll, t) ? sizeof(tam_tag) : 0;
     if (coll->packed && coll->phase == TAM_PHASE_SCATTER)
         return decode_streams(coll, buffer, at);
     for (uint32_t i = 0; i < p->nin; i++) {
@@ -260,13 +260,13 @@ static tamis_status take_streams(tam_coll *coll, uint32_t buffer) {
 tamis_status tam_coll_take(tam_coll *coll) {
     uint32_t buffer = coll->queue[coll->first];
     const tam_envelope *e = (const tam_envelope *)(const void *)buffer_of(coll, buffer);
-    tam_turn_settle(coll, &coll->taken);
-    const tam_peer *p = tam_turn_peer(coll, &coll->taken);
+    tam_cursor_seek(coll, &coll->taken);
+    const tam_peer *p = tam_cursor_peer(coll, &coll->taken);
     uint64_t streams = hash_direct(coll, &coll->taken, buffer);
     TAM_TRY(blame(coll, p->rank, tam_envelope_check(e, streams, coll->rank)));
     bool counts = coll->phase == TAM_PHASE_SCATTER && coll->taken.chunk == 0;
-    if (counts && p->nin > 0 && p->in[0].place == coll->place[0]) /* the other place hears it too */
-        coll->heard += e->extra;
+    if (counts && p->nin > 0 && p->in[0].vrank == coll->vrank[0]) /* the other receives it too */
+        coll->received += e->extra;
     TAM_TRY(blame(coll, p->rank, take_streams(coll, buffer)));
     coll->holders[buffer]--;
     coll->first = (coll->first + 1) % TAM_COLL_COMING;

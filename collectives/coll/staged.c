@@ -55,6 +55,6 @@ void tam_staged_close(void *arg, int clean) {
         tam_coll_cancel(&s->coll);
     s->coll.p2p->close(s->self, clean);
     tam_coll_close(&s->coll, in_flight);
-    if (!in_flight) /* else it may still send the farewell that lies in it */
+    if (!in_flight) /* else it may still send the abort message that lies in it */
         tam_free(s);
 }

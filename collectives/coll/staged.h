@@ -7,7 +7,7 @@
 #define TAM_COLL_STAGED_H
 
 #include "collectives/coll/coll.h"
-#include "lib/policy/tune.h"
+#include "lib/policy/calibration.h"
 
 typedef struct tam_staged {
     tam_coll coll;
@@ -15,13 +15,13 @@ typedef struct tam_staged {
     bool measured;   /* the network was: */
     tam_net net;     /* else zeros beside ranks_per_node, as found */
     uint32_t ntried; /* plans that were timed beside the usual one; */
-    tam_plan tried[TAM_TUNE_OTHERS];
-    double gain[TAM_TUNE_OTHERS]; /* part of the time that each saved; below 0: it took longer */
+    tam_plan tried[TAM_CALIBRATION_OTHERS];
+    double gain[TAM_CALIBRATION_OTHERS]; /* part of the time saved; below 0: it took longer */
 } tam_staged;
 
 /** Takes ownership of `self`, even on failure. More than 2 ranks find out together which of them
  * share hosts, compare what plan is wanted, and measure the network where it is "auto"
- * (measure.h).
+ * (calibrate.h).
  * @param  wanted       as the setting TAMIS_PLAN; of one that is no plan of so many ranks rank 0
  *                      warns, and the usual one is taken
  * @param  deadline_ns  for all that; 0: nothing is exchanged, and "auto" is "usual". MISMATCH on

@@ -3,7 +3,7 @@
  * How a transport made of p2p links is opened: which ranks share hosts, what plan is wanted, what
  * the network measures.
  */
-#include "collectives/coll/measure.h"
+#include "collectives/coll/calibrate.h"
 #include "collectives/coll/staged.h"
 
 #include "lib/base/host.h"
@@ -15,7 +15,7 @@
 #define TAM_STAGED_CHUNK TAM_COLL_CHUNK
 #endif
 
-/* What a rank tells the others. Texts of plans are shorter. */
+/* What a rank sends the others. Texts of plans are shorter. */
 typedef struct greeting {
     uint64_t host, left_ns; /* until its deadline */
     char wanted[56];
@@ -42,7 +42,7 @@ static tam_plan plan_of(const char *wanted, uint32_t rank, uint32_t nranks,
                 "TAMIS_PLAN=%.55s is no plan of %u ranks: it needs auto, usual, linear, or radices "
                 "(powers of two, as 8x8x2) whose product is %u, and radix 128 at most in stages "
                 "after the first where that is not %u; the usual plan %s is taken",
-                wanted, nranks, tam_plan_places(nranks), nranks,
+                wanted, nranks, tam_plan_nvranks(nranks), nranks,
                 tam_plan_text(&plan, text, sizeof text));
     return plan;
 }
@@ -91,7 +91,7 @@ static tamis_status greet(tam_staged *s, const char *wanted, tam_call *call, boo
         status = find_nodes(s, all);
     *has_time = true;
     for (uint32_t r = 0; r < nranks; r++)
-        *has_time = *has_time && all[r].left_ns >= TAM_MEASURE_LEFT_NS;
+        *has_time = *has_time && all[r].left_ns >= TAM_CALIBRATE_LEFT_NS;
     tam_free(all);
     return status;
 }
@@ -110,7 +110,7 @@ static tamis_status settle(tam_staged *s, const char *wanted, uint64_t deadline_
     tam_plan plan = plan_of(wanted, rank, nranks, s->net.ranks_per_node);
     TAM_TRY(reopen(s, &plan));
     if (has_time && strcmp(wanted, "auto") == 0) {
-        TAM_TRY(tam_measure(s, &call, &plan));
+        TAM_TRY(tam_calibrate(s, &call, &plan));
         TAM_TRY(reopen(s, &plan));
     }
     return TAMIS_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Parts of a chunk are added along the tree over places (lib/base/tree.h) as they are taken, in the
- * order of digits: a binary counter whose carries are additions. Eight ranks:
+ * Parts of a chunk are added along the tree over virtual ranks (lib/base/tree.h) as they are taken,
+ * in the order of digits: a binary counter whose carries are additions. Eight ranks:
  *
  *     taken     0    1      2          3            ...
  *     counter   0    (0+1)  (0+1) 2    (0+1)+(2+3)
@@ -17,7 +17,7 @@ static void add_floats(const float *a, const float *b, size_t count, float *sum)
 }
 
 static float *vector_of(const tam_coll *coll, uint32_t which, uint32_t chunk, size_t *count) {
-    size_t begin = tam_coll_elements(coll, coll->place[which], chunk, count);
+    size_t begin = tam_coll_elements(coll, coll->vrank[which], chunk, count);
     return (float *)(void *)coll->recv + begin;
 }
 
@@ -46,14 +46,14 @@ static void push(tam_coll *coll, tam_partials *c, uint32_t level, int32_t buffer
 }
 
 static uint32_t own_digit(const tam_coll *coll) {
-    return coll->place[0] / coll->stride % coll->radix;
+    return coll->vrank[0] / coll->stride % coll->radix;
 }
 
-/* A rank that sits alone on two places enters one level higher. */
+/* A rank with two virtual ranks enters one level higher. */
 static uint32_t level_of(const tam_coll *coll, uint32_t digit) {
     uint32_t span = coll->stride * coll->radix;
-    uint32_t place = coll->place[0] / span * span + digit;
-    return coll->stage == 0 && place >= tam_plan_own(&coll->plan);
+    uint32_t vrank = coll->vrank[0] / span * span + digit;
+    return coll->stage == 0 && vrank >= tam_plan_own(&coll->plan);
 }
 
 static void push_own(tam_coll *coll, uint32_t which, uint32_t chunk) {

@@ -15,7 +15,7 @@
 
 /* What a rank shows first. */
 typedef struct record {
-    tam_consensus_header header;
+    tam_handshake_header header;
     uint32_t version, entries;
     uint64_t now_ns; /* no two reports have the same records */
     tam_energy_sums sums;
@@ -44,14 +44,14 @@ _Static_assert(sizeof(gather_job) <= TAM_JOB_BYTES, "a gather fits its memory");
 /* -- records ---------------------------------------------------------------------------------- */
 
 static const record *record_of(const tamis_comm *comm, uint32_t rank) {
-    return tam_consensus_record(comm->records, rank);
+    return tam_handshake_record(comm->records, rank);
 }
 
 static tamis_status judge_records(const unsigned char *records, uint32_t nranks) {
-    const record *first = tam_consensus_record(records, 0);
-    TAM_TRY(tam_consensus_failure(records, nranks, "report its energy"));
+    const record *first = tam_handshake_record(records, 0);
+    TAM_TRY(tam_handshake_failure(records, nranks, "report its energy"));
     for (uint32_t r = 0; r < nranks; r++) {
-        const record *c = tam_consensus_record(records, r);
+        const record *c = tam_handshake_record(records, r);
         if (c->version != first->version)
             return tam_fail(TAMIS_E_MISMATCH,
                             "library version differs: rank 0 has %u, rank %u has %u",
@@ -94,7 +94,7 @@ static tamis_status show_record(tamis_comm *comm, const tam_ledger *ledger, tami
         mine.now_ns = tam_clock_ns();
         mine.sums = ledger->sums;
     }
-    return tam_consensus_run(comm, &mine, sizeof mine, judge_records, deadline_ns);
+    return tam_handshake_run(comm, &mine, sizeof mine, judge_records, deadline_ns);
 }
 
 /* -- entries ---------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #ifndef TAM_ENERGY_REPORT_H
 #define TAM_ENERGY_REPORT_H
 
-#include "collectives/transport/consensus.h"
+#include "collectives/transport/handshake.h"
 #include "lib/energy/cluster/ledger.h"
 
 enum { TAM_REPORT_ENTRIES_MAX = 4096 }; /* of one rank */

@@ -94,7 +94,7 @@ static tamis_status run_balanced(void *self, tam_link *link) {
     size_t given = tam_regions_given(s->indices, count, own, values,
                                      tam_packet_own_header(&s->packets)->count);
     v->out.given_sum = tam_sparse_squares(values, given);
-    tam_sparse_tell(s, count, (tam_entries){own, NULL, given});
+    tam_sparse_report(s, count, (tam_entries){own, NULL, given});
     return TAMIS_OK;
 }
 

@@ -129,8 +129,8 @@ static tamis_status reduce_staged(dense *d, tam_link *link, const tam_gradient_p
 static tamis_status reduce(dense *d, tam_link *link) {
     for (tam_gradient_part u = {0}; u.at + u.count < d->view->layout->length;) {
         u = tam_gradient_run(d->view, u);
-        float *place = tam_gradient_place(d->view, &u);
-        TAM_TRY(place ? reduce_values(d, link, &u, place) : reduce_staged(d, link, &u));
+        float *address = tam_gradient_address(d->view, &u);
+        TAM_TRY(address ? reduce_values(d, link, &u, address) : reduce_staged(d, link, &u));
     }
     return TAMIS_OK;
 }

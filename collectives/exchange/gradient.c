@@ -38,7 +38,7 @@ static size_t stretch(const tam_bucket_view *v, const tam_gradient_part *u, uint
     return (begins[s + 1] < end ? begins[s + 1] : end) - at;
 }
 
-float *tam_gradient_place(const tam_bucket_view *v, const tam_gradient_part *u) {
+float *tam_gradient_address(const tam_bucket_view *v, const tam_gradient_part *u) {
     if (tam_gradient_staged(v) || stretch(v, u, u->first, u->at) < u->count)
         return NULL;
     return (float *)(void *)locate(v, u->first, u->at);

@@ -30,7 +30,7 @@ bool tam_gradient_staged(const tam_bucket_view *view);
 tam_gradient_part tam_gradient_run(const tam_bucket_view *view, tam_gradient_part last);
 
 /** Address of a run that is one stretch of floats in host memory; else NULL. */
-float *tam_gradient_place(const tam_bucket_view *view, const tam_gradient_part *run);
+float *tam_gradient_address(const tam_bucket_view *view, const tam_gradient_part *run);
 
 /** Copy a run from the gradient to staging memory, or back, stretch by stretch. */
 tamis_status tam_gradient_take(const tam_bucket_view *view, const tam_gradient_part *run,

@@ -108,7 +108,7 @@ uint32_t tam_merge_add_up(tam_add_list add, void *self, uint32_t nranks, const u
                           size_t count, float *values) {
     tam_tree_sum sums[SUMS];
     for (size_t i = 0; i < SUMS; i++)
-        sums[i].count = sums[i].place = 0;
+        sums[i].count = sums[i].vrank = 0;
     for (size_t at = 0; at < count; at += SUMS) {
         size_t length = count - at < SUMS ? count - at : SUMS;
         for (uint32_t r = 0; r < nranks; r++) {
@@ -140,7 +140,7 @@ static bool add_packet(void *self, uint32_t r, const uint32_t *indices, size_t c
                        tam_tree_sum *sums) {
     const packet_values *from = self;
     const tam_list list = list_of(from->packets, r);
-    uint32_t place = tam_tree_place(r, tam_tree_own(from->packets->nranks));
+    uint32_t vrank = tam_tree_vrank(r, tam_tree_own(from->packets->nranks));
     float *came = from->came + (size_t)r * TAM_MERGE_BLOCK;
     size_t j = from->cursors[r];
     for (size_t i = 0; j < list.count && list.indices[j] <= indices[count - 1]; i++, j++) {
@@ -148,7 +148,7 @@ static bool add_packet(void *self, uint32_t r, const uint32_t *indices, size_t c
             return false;
         while (indices[i] != list.indices[j])
             i++;
-        tam_tree_add(&sums[i], place, came[j % TAM_MERGE_BLOCK]);
+        tam_tree_add(&sums[i], vrank, came[j % TAM_MERGE_BLOCK]);
     }
     from->cursors[r] = j;
     return true;

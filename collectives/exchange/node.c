@@ -19,11 +19,11 @@ static tamis_status open_staging(tam_node *o, size_t chunk) {
     size_t slice = (size_t)v->slice->layout->length;
     if (!on_device(v))
         return TAMIS_OK;
-    o->placed = v->device->alloc(v->kernels, slice * sizeof o->placed[0]);
+    o->on_device = v->device->alloc(v->kernels, slice * sizeof o->on_device[0]);
     o->raw = v->config->grad_dtype == TAMIS_DTYPE_FLOAT32
                  ? o->packed
                  : tam_alloc_array(chunk, tam_type_bytes(v->config->grad_dtype));
-    return o->placed && o->raw
+    return o->on_device && o->raw
                ? TAMIS_OK
                : tam_fail(TAMIS_E_NOMEM, "no memory for a slice of %zu elements", slice);
 }
@@ -41,17 +41,17 @@ tamis_status tam_node_open(tam_bucket_view *view, tam_node *o) {
     o->recv_at = tam_alloc_array((size_t)nlocal + 1, sizeof o->recv_at[0]);
     o->sent = tam_alloc_array(nlocal, sizeof o->sent[0]);
     o->came = tam_alloc_array(nlocal, sizeof o->came[0]);
-    o->heard = tam_alloc_array(nlocal, sizeof o->heard[0]);
+    o->received = tam_alloc_array(nlocal, sizeof o->received[0]);
     if (o->sum && o->parts && o->packed && o->send_at && o->recv_at && o->sent && o->came &&
-        o->heard)
+        o->received)
         return open_staging(o, chunk);
     return tam_fail(TAMIS_E_NOMEM, "no memory for a slice of %llu elements",
                     (unsigned long long)slice->layout->length);
 }
 
 void tam_node_close(tam_node *o, bool in_flight) {
-    if (o->placed)
-        o->view->device->release(o->view->kernels, o->placed);
+    if (o->on_device)
+        o->view->device->release(o->view->kernels, o->on_device);
     if (!in_flight) {
         if (o->raw != o->packed)
             tam_free(o->raw);
@@ -63,7 +63,7 @@ void tam_node_close(tam_node *o, bool in_flight) {
     tam_free(o->sum);
     tam_free(o->send_at);
     tam_free(o->recv_at);
-    tam_free(o->heard);
+    tam_free(o->received);
 }
 
 /* -- a chunk ---------------------------------------------------------------------------------- */
@@ -145,7 +145,7 @@ static tamis_status sum_chunk(tam_node *o, tam_link *link, uint64_t at, size_t c
     TAM_TRY(link->transport->alltoall(link->self, chunk, o->send_at, o->parts, o->recv_at,
                                       &link->call));
     for (uint32_t g = 0; g < nlocal; g++)
-        o->heard[g] = hash_run(o->parts, o->recv_at, g, o->heard[g]);
+        o->received[g] = hash_run(o->parts, o->recv_at, g, o->received[g]);
     tam_tree_add_up(o->parts, own, nlocal, own, *sums);
     *sums += own;
     return TAMIS_OK;
@@ -166,7 +166,7 @@ static tamis_status check_trailer(const tam_node *o, uint32_t g) {
         return refuse_gradient(o, g, "it comes from another configuration, density or rate");
     if (t->step != o->view->step)
         return refuse_gradient(o, g, "it belongs to another step");
-    if (t->checksum != o->heard[g])
+    if (t->checksum != o->received[g])
         return refuse_gradient(o, g, "its checksum is wrong");
     return TAMIS_OK;
 }
@@ -191,18 +191,18 @@ tamis_status tam_node_sum(tam_node *o, tam_link *link) {
     uint64_t n = slice->division.grid.n, longest = (uint64_t)slice->division.block * slice->nlocal;
     float *sums = o->sum;
     for (uint32_t g = 0; g < slice->nlocal; g++)
-        o->sent[g].checksum = o->heard[g] = 0;
+        o->sent[g].checksum = o->received[g] = 0;
     for (uint64_t at = 0; at < n; at += longest)
         TAM_TRY(sum_chunk(o, link, at, (size_t)(n - at < longest ? n - at : longest), &sums));
     TAM_TRY(compare_trailers(o, link));
     const tam_bucket_view *v = o->view;
     size_t bytes = (size_t)slice->layout->length * sizeof o->sum[0];
-    return o->placed ? v->device->write(v->kernels, o->sum, bytes, o->placed) : TAMIS_OK;
+    return o->on_device ? v->device->write(v->kernels, o->sum, bytes, o->on_device) : TAMIS_OK;
 }
 
 tam_accumulate tam_node_pass(const tam_node *o) {
     tam_accumulate pass = o->view->target;
-    pass.grad = o->placed ? o->placed : o->sum;
+    pass.grad = o->on_device ? o->on_device : o->sum;
     pass.grads = NULL;
     pass.seg_begin = o->view->slice->layout->begins;
     pass.type = TAMIS_DTYPE_FLOAT32;

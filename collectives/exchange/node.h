@@ -18,13 +18,13 @@ typedef struct tam_trailer {
 typedef struct tam_node {
     tam_bucket_view *view;
     float *sum;                /* [slice] */
-    float *placed;             /* the same in memory of the device; NULL: it is the host's */
+    float *on_device;          /* the same in memory of the device; NULL: it is the host's */
     float *parts;              /* [chunk] runs of one slice, from every rank of the node */
     float *packed;             /* [chunk] of a gradient that cannot be sent in place */
     void *raw;                 /* [chunk] of a device's, as it lies there; may be packed */
     size_t *send_at, *recv_at; /* [G + 1] */
     tam_trailer *sent, *came;  /* [G] */
-    uint64_t *heard;           /* [G] checksums of the received data */
+    uint64_t *received;        /* [G] checksums of the received data */
 } tam_node;
 
 /** Close it in any case. */

@@ -249,8 +249,8 @@ static tamis_status refuse(const tam_packets *s, uint32_t r, tam_refusal why) {
 /* A header holds the step modulo TAM_HEADER_STEPS: the nearest that there is. A rank that has not
  * loaded its state may be farther away. */
 static tamis_status refuse_step(const tam_packets *s, uint32_t r) {
-    int ahead =
-        tam_packet_header_of(s, r)->turn % TAM_HEADER_STEPS - (int)(s->step % TAM_HEADER_STEPS);
+    int ahead = tam_packet_header_of(s, r)->step_flags % TAM_HEADER_STEPS -
+                (int)(s->step % TAM_HEADER_STEPS);
     ahead += ahead < -TAM_HEADER_STEPS / 2  ? TAM_HEADER_STEPS
              : ahead > TAM_HEADER_STEPS / 2 ? -TAM_HEADER_STEPS
                                             : 0;

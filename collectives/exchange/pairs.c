@@ -47,7 +47,7 @@ static tamis_status run_pairs(void *self, tam_link *link) {
         return TAMIS_OK;
     TAM_TRY(tam_sparse_unite(s, &count));
     TAM_TRY(tam_merge_sum_pairs(&s->packets, s->indices, count, s->cursors, s->came, s->values));
-    tam_sparse_tell(s, count, given);
+    tam_sparse_report(s, count, given);
     return TAMIS_OK;
 }
 

@@ -227,12 +227,12 @@ static bool add_message(void *self, uint32_t r, const uint32_t *indices, size_t 
     tam_regions *g = m->regions;
     const tam_region_pair *pairs = message_of(g, r);
     uint32_t count = tam_packet_words_of(m->packets, r)[g->rank];
-    uint32_t place = tam_tree_place(r, tam_tree_own(g->nranks));
+    uint32_t vrank = tam_tree_vrank(r, tam_tree_own(g->nranks));
     size_t j = g->cursors[r];
     for (size_t i = 0; j < count && pairs[j].index <= indices[length - 1]; i++, j++) {
         while (indices[i] != pairs[j].index)
             i++;
-        tam_tree_add(&sums[i], place, pairs[j].value);
+        tam_tree_add(&sums[i], vrank, pairs[j].value);
     }
     g->cursors[r] = j;
     return true;

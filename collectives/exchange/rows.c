@@ -270,7 +270,7 @@ static void add_row(rows *w, uint32_t row, const float *came, size_t room, float
         for (uint32_t r = 0; r < nranks; r++) {
             const float *theirs = came + r * room + w->sparse.cursors[r] * w->length + at;
             if (lists_row(w, r, row))
-                tam_tree_add_block(&block, tam_tree_place(r, own), theirs, length);
+                tam_tree_add_block(&block, tam_tree_vrank(r, own), theirs, length);
         }
         tam_tree_end_block(&block, length, sums + at);
     }
@@ -314,7 +314,7 @@ static tamis_status run_rows(void *self, tam_link *link) {
     uint32_t longest = longest_list(w);
     TAM_TRY(gather_pays(w, longest) ? gather(w, link, longest) : reduce(w, link));
     size_t count = (size_t)w->nunited * w->length;
-    tam_sparse_tell(&w->sparse, count, (tam_entries){w->sparse.indices, NULL, count});
+    tam_sparse_report(&w->sparse, count, (tam_entries){w->sparse.indices, NULL, count});
     return TAMIS_OK;
 }
 

@@ -246,7 +246,7 @@ static void add_up_headers(tam_sparse *s) {
 }
 
 /* Thresholds of the next step, and shares of k, follow from the means. */
-void tam_sparse_tell_counters(tam_sparse *s) {
+void tam_sparse_report_counters(tam_sparse *s) {
     tam_outcome *out = &s->view->out;
     const float *all = s->counters;
     out->deferred = tam_counter_get(all, TAM_COUNTER_DEFERRED);
@@ -264,7 +264,7 @@ void tam_sparse_tell_counters(tam_sparse *s) {
     }
 }
 
-void tam_sparse_tell(tam_sparse *s, size_t count, tam_entries given) {
+void tam_sparse_report(tam_sparse *s, size_t count, tam_entries given) {
     tam_outcome *out = &s->view->out;
     out->result = out->held = (tam_entries){s->indices, s->values, count};
     out->given = given;
@@ -278,7 +278,7 @@ static tamis_status add_up_counters(tam_sparse *s, tam_link *link, bool stops) {
         tam_packets_total(&s->packets, s->counters);
     else
         TAM_TRY(link->transport->allreduce_sum(link->self, s->counters, s->ncounters, &link->call));
-    tam_sparse_tell_counters(s);
+    tam_sparse_report_counters(s);
     return TAMIS_OK;
 }
 
@@ -287,7 +287,7 @@ tamis_status tam_sparse_gather(tam_sparse *s, tam_link *link, bool *stops) {
     tam_packet_own_header(&s->packets)->began_us = v->began_us;
     TAM_TRY(tam_packets_exchange(&s->packets, link));
     add_up_headers(s);
-    tam_sparse_tell(s, 0, (tam_entries){0});
+    tam_sparse_report(s, 0, (tam_entries){0});
     bool bad = v->out.bad_first < v->nranks, drops = v->config->nonfinite == TAMIS_NONFINITE_DROP;
     v->skipped = v->skipped || (v->decides && bad && !drops);
     *stops = v->decides && v->skipped;

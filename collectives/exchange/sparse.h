@@ -72,15 +72,15 @@ void tam_sparse_fill_header(tam_sparse *s, const tam_cut_result *result);
  * @param  stops  [out]  the step will be skipped, as all ranks know */
 tamis_status tam_sparse_gather(tam_sparse *s, tam_link *link, bool *stops);
 
-/** Tell in view->out what counters of all ranks say. */
-void tam_sparse_tell_counters(tam_sparse *s);
+/** Report in view->out what counters of all ranks say. */
+void tam_sparse_report_counters(tam_sparse *s);
 
 /** The union of all lists. */
 tamis_status tam_sparse_unite(tam_sparse *s, size_t *count);
 
 /** Set view->out: a result of `count` entries, all held by this rank.
  * @param  given  what leaves this rank's residual */
-void tam_sparse_tell(tam_sparse *s, size_t count, tam_entries given);
+void tam_sparse_report(tam_sparse *s, size_t count, tam_entries given);
 
 /** Sum of squares. */
 double tam_sparse_squares(const float *values, size_t count);

@@ -58,7 +58,7 @@ static tamis_status sum(tam_united *u, tam_link *link, size_t count) {
     memcpy(behind, s->counters, bytes);
     TAM_TRY(tam_value_sum_run(&u->sum, link, s->values, count + s->ncounters, NULL));
     memcpy(s->counters, behind, bytes);
-    tam_sparse_tell_counters(s);
+    tam_sparse_report_counters(s);
     return TAMIS_OK;
 }
 
@@ -70,6 +70,6 @@ tamis_status tam_united_sum(tam_united *u, tam_link *link, size_t count) {
     TAM_TRY(sum(u, link, count));
     if (s->errors)
         v->out.given_sum -= tam_sparse_squares(s->errors, count);
-    tam_sparse_tell(s, count, (tam_entries){s->indices, s->errors, count});
+    tam_sparse_report(s, count, (tam_entries){s->indices, s->errors, count});
     return TAMIS_OK;
 }

@@ -46,27 +46,27 @@ static tamis_status check_config(const tamis_local_config *c) {
     return TAMIS_OK;
 }
 
-typedef struct place {
+typedef struct span {
     const float *begin, *end;
-} place;
+} span;
 
-static int compare_places(const void *a, const void *b) {
-    const place *x = a, *y = b;
+static int compare_spans(const void *a, const void *b) {
+    const span *x = a, *y = b;
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
 /* Of memory that is given twice one part would be the base, the other one not. */
 static tamis_status check_overlap(const tamis_layout *layout, float *const *params) {
-    place *places = tam_alloc_array(layout->nsegments, sizeof *places);
+    span *spans = tam_alloc_array(layout->nsegments, sizeof *spans);
     uint32_t bad = 0;
-    if (!places)
+    if (!spans)
         return tam_fail(TAMIS_E_NOMEM, "no memory to compare %u segments", layout->nsegments);
     for (uint32_t s = 0; s < layout->nsegments; s++)
-        places[s] = (place){params[s], params[s] + (layout->begins[s + 1] - layout->begins[s])};
-    qsort(places, layout->nsegments, sizeof *places, compare_places);
+        spans[s] = (span){params[s], params[s] + (layout->begins[s + 1] - layout->begins[s])};
+    qsort(spans, layout->nsegments, sizeof *spans, compare_spans);
     for (uint32_t s = 1; s < layout->nsegments; s++)
-        bad += places[s].begin < places[s - 1].end;
-    tam_free(places);
+        bad += spans[s].begin < spans[s - 1].end;
+    tam_free(spans);
     if (bad == 0)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_ARGUMENT,
@@ -146,7 +146,7 @@ tamis_status tamis_local_create(tamis_reducer *r, float *const *params,
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_local_create: reducer is NULL");
     TAM_TRY(tam_comm_check(r->comm));
     tamis_status status = prepare(r, params, config, out, &l);
-    status = tam_local_agree(r->comm, l, status, "tamis_local_create");
+    status = tam_local_handshake(r->comm, l, status, "tamis_local_create");
     if (status != TAMIS_OK) {
         tamis_local_destroy(l);
         return status;

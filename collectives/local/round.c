@@ -109,10 +109,10 @@ static tamis_status give_back(tamis_local *l, float *const *params) {
 }
 
 static tamis_status agree(tamis_local *l, tamis_status own) {
-    return tam_local_agree(l->reducer->comm, l, own, "tamis_local_step");
+    return tam_local_handshake(l->reducer->comm, l, own, "tamis_local_step");
 }
 
-/* The mean has arrived: other ranks may have agreed and applied it even if the agreement fails
+/* The mean has arrived: other ranks may have agreed and applied it even if the handshake fails
  * here. */
 static tamis_status collect(tamis_local *l, float *const *params) {
     if (l->round == TAM_ROUND_FAILED)

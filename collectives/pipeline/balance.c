@@ -18,7 +18,7 @@
 enum { STEPS_MIN = 3 }; /* measured on every rank before anything moves */
 
 typedef struct measures {
-    tam_consensus_header header;
+    tam_handshake_header header;
     uint64_t steps;
     double window_s, busy_s, exchange_s; /* means of this rank */
     double exchanged_s;                  /* of this rank's reducer, over all its steps */
@@ -27,11 +27,11 @@ typedef struct measures {
 _Static_assert(sizeof(measures) <= TAM_RECORD_BYTES, "measures fit the records");
 
 static tamis_status judge_measures(const unsigned char *records, uint32_t nranks) {
-    return tam_consensus_failure(records, nranks, "balance its pipeline");
+    return tam_handshake_failure(records, nranks, "balance its pipeline");
 }
 
 static tamis_status judge_density(const unsigned char *records, uint32_t nranks) {
-    return tam_consensus_failure(records, nranks, "set the density of its reducer");
+    return tam_handshake_failure(records, nranks, "set the density of its reducer");
 }
 
 static double mean(double sum, uint64_t count) {
@@ -59,7 +59,7 @@ static tamis_status measure(const tamis_pipeline *p, tamis_reducer *reducer, mea
 }
 
 static const measures *measures_of(const tamis_pipeline *p, uint32_t rank) {
-    return tam_consensus_record(p->world->records, rank);
+    return tam_handshake_record(p->world->records, rank);
 }
 
 static bool measured_enough(const tamis_pipeline *p) {
@@ -105,11 +105,11 @@ static void divide(tamis_pipeline *p) {
 /* All ranks continue with the new densities, or all with the old ones. */
 static tamis_status set_density(const tamis_pipeline *p, tamis_reducer *reducer) {
     uint32_t own = p->config.stage;
-    tam_consensus_header header = {.call = "tamis_pipeline_balance"};
+    tam_handshake_header header = {.call = "tamis_pipeline_balance"};
     tamis_status set =
         tamis_reducer_set_density(reducer, tam_pipeline_density(p->wanted[own], p->lengths[own]));
     header.status = (uint64_t)set;
-    tamis_status status = tam_consensus_run(p->world, &header, sizeof header, judge_density, 0);
+    tamis_status status = tam_handshake_run(p->world, &header, sizeof header, judge_density, 0);
     if (status != TAMIS_OK && set == TAMIS_OK)
         TAM_TRY(tamis_reducer_set_density(reducer, p->stages[own].density));
     return status;
@@ -135,7 +135,7 @@ tamis_status tamis_pipeline_balance(tamis_pipeline *p, tamis_reducer *reducer) {
     mine.header.status = (uint64_t)measure(p, reducer, &mine);
     if (p->next == TAMIS_MARK_INPUT)
         p->marked_ns = 0; /* this window is spent here, waiting for others */
-    TAM_TRY(tam_consensus_run(p->world, &mine, sizeof mine, judge_measures, 0));
+    TAM_TRY(tam_handshake_run(p->world, &mine, sizeof mine, judge_measures, 0));
     if (!measured_enough(p))
         return TAMIS_OK;
     learn(p);

@@ -11,17 +11,17 @@
 
 enum { STAGES_MAX = 1 << 14 }; /* keeps the sum of their lengths below 2^47 */
 
-/* -- agreement -------------------------------------------------------------------------------- */
+/* -- handshake -------------------------------------------------------------------------------- */
 
 typedef struct creation {
-    tam_consensus_header header;
+    tam_handshake_header header;
     uint64_t version, nstages, micro_batches, density;
     uint64_t stage, length;
 } creation;
 
 _Static_assert(sizeof(creation) <= TAM_RECORD_BYTES, "a creation fits the records");
 
-static const tam_consensus_field common[] = {
+static const tam_handshake_field common[] = {
     {"library version", offsetof(creation, version), TAM_SHOWS_NUMBER},
     {"nstages", offsetof(creation, nstages), TAM_SHOWS_NUMBER},
     {"micro_batches", offsetof(creation, micro_batches), TAM_SHOWS_NUMBER},
@@ -29,7 +29,7 @@ static const tam_consensus_field common[] = {
 };
 
 static const creation *shown(const unsigned char *records, uint32_t rank) {
-    return tam_consensus_record(records, rank);
+    return tam_handshake_record(records, rank);
 }
 
 /* A stage must have ranks, which must give the same length. */
@@ -37,12 +37,12 @@ static tamis_status check_stage(const unsigned char *records, uint32_t nranks, u
     char name[48];
     uint32_t first = nranks;
     snprintf(name, sizeof name, "length of stage %llu", (unsigned long long)stage);
-    tam_consensus_field length = {name, offsetof(creation, length), TAM_SHOWS_NUMBER};
+    tam_handshake_field length = {name, offsetof(creation, length), TAM_SHOWS_NUMBER};
     for (uint32_t r = 0; r < nranks; r++) {
         if (shown(records, r)->stage != stage)
             continue;
         first = first < nranks ? first : r;
-        TAM_TRY(tam_consensus_compare(records, first, r, &length));
+        TAM_TRY(tam_handshake_compare(records, first, r, &length));
     }
     if (first == nranks)
         return tam_fail(TAMIS_E_MISMATCH, "stage %llu of %llu has no rank",
@@ -51,8 +51,8 @@ static tamis_status check_stage(const unsigned char *records, uint32_t nranks, u
 }
 
 static tamis_status judge(const unsigned char *records, uint32_t nranks) {
-    TAM_TRY(tam_consensus_failure(records, nranks, "create its pipeline"));
-    TAM_TRY(tam_consensus_same(records, nranks, common, sizeof common / sizeof common[0]));
+    TAM_TRY(tam_handshake_failure(records, nranks, "create its pipeline"));
+    TAM_TRY(tam_handshake_same(records, nranks, common, sizeof common / sizeof common[0]));
     for (uint64_t s = 0; s < shown(records, 0)->nstages; s++)
         TAM_TRY(check_stage(records, nranks, s));
     return TAMIS_OK;
@@ -161,7 +161,7 @@ tamis_status tamis_pipeline_create(tamis_comm *world, const tamis_pipeline_confi
     mine.header.status = (uint64_t)status;
     if (status == TAMIS_OK)
         describe(&p->config, &mine);
-    status = tam_consensus_run(world, &mine, sizeof mine, judge, 0);
+    status = tam_handshake_run(world, &mine, sizeof mine, judge, 0);
     if (status != TAMIS_OK) {
         tamis_pipeline_destroy(p);
         return status;

@@ -6,7 +6,7 @@
 #ifndef TAM_PIPELINE_PIPELINE_H
 #define TAM_PIPELINE_PIPELINE_H
 
-#include "collectives/transport/consensus.h"
+#include "collectives/transport/handshake.h"
 
 #include <tamis/pipeline.h>
 

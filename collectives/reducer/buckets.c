@@ -78,7 +78,7 @@ static tamis_status open_control(tam_bucket *b) {
 /* Buckets, or reducers of one communicator, may be configured alike; their messages must differ. */
 static uint64_t hash_config(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    uint64_t who[] = {tam_agreement_hash(&r->agreement), r->serial, b->view.index};
+    uint64_t who[] = {tam_config_handshake_hash(&r->handshake), r->serial, b->view.index};
     return XXH3_64bits(who, sizeof who);
 }
 
@@ -105,7 +105,7 @@ static void fill_view(tam_bucket *b) {
 }
 
 /* Where the bucket lies, what this rank holds of it, and how many entries it may get. */
-static tamis_status place_bucket(tam_bucket *b, const tam_bucket_range *range) {
+static tamis_status lay_out_bucket(tam_bucket *b, const tam_bucket_range *range) {
     tamis_reducer *r = b->reducer;
     tam_bucket_view *v = &b->view;
     uint32_t nlocal = r->comm->nranks / r->nranks;
@@ -188,10 +188,10 @@ static tamis_status open_arrays(tamis_reducer *r) {
     r->picked = tam_alloc_array(r->comm->nranks, sizeof r->picked[0]);
     r->bucket_of = tam_alloc_array(nsegments, sizeof r->bucket_of[0]);
     r->ready = tam_alloc_array(nsegments, sizeof r->ready[0]);
-    r->places = tam_alloc_array(nsegments, sizeof r->places[0]);
+    r->addresses = tam_alloc_array(nsegments, sizeof r->addresses[0]);
     r->usual = tam_alloc_array(nsegments, sizeof r->usual[0]);
     if (!r->buckets || !r->lengths || !r->shares || !r->norms || !r->picked || !r->bucket_of ||
-        !r->ready || !r->places || !r->usual)
+        !r->ready || !r->addresses || !r->usual)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u buckets of %u segments", nbuckets,
                         nsegments);
     return TAMIS_OK;
@@ -260,9 +260,9 @@ tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like) {
     tam_buckets_share_first(r);
     tam_buckets_choose(r);
     r->driver = tam_driver_find(r);
-    r->agreement.fields[TAM_FACT_DRIVER] = !r->driver->by_host;
+    r->handshake.fields[TAM_FACT_DRIVER] = !r->driver->by_host;
     for (uint32_t i = r->nbuckets; i-- > 0;) /* the last one holds the first elements */
-        TAM_TRY(place_bucket(&r->buckets[i], &ranges[i]));
+        TAM_TRY(lay_out_bucket(&r->buckets[i], &ranges[i]));
     for (uint32_t i = 0; i < r->nbuckets; i++)
         TAM_TRY(open_bucket(&r->buckets[i]));
     TAM_TRY(open_staging(r));
@@ -280,7 +280,7 @@ void tam_buckets_close(tamis_reducer *r) {
     tam_free(r->values);
     tam_free(r->indices);
     tam_free(r->usual);
-    tam_free(r->places);
+    tam_free(r->addresses);
     tam_free(r->ready);
     tam_free(r->bucket_of);
     tam_free(r->picked);

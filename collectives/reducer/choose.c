@@ -15,7 +15,7 @@
 static tam_costs costs_of(const tamis_reducer *r) {
     const tam_model model = tam_reducer_model(r);
     tam_costs costs = r->comm->costs;
-    if (!tam_reducer_measures(r))
+    if (!tam_reducer_calibrates(r))
         tam_costs_of_net(&model.net, &model.plan, &costs);
     return costs;
 }
@@ -97,7 +97,7 @@ static void choose_scheme(tam_bucket *b, uint64_t length, const tam_costs *costs
     if (!tam_reducer_chooses(r))
         return;
     choose(b, length, costs);
-    describe(b, r->agreement.fields);
+    describe(b, r->handshake.fields);
 }
 
 void tam_buckets_choose(tamis_reducer *r) {

@@ -88,7 +88,7 @@ static void inherit_config(tamis_reducer *r, const tamis_reducer *like) {
 }
 
 /* Set the rank and number of ranks among which picks are exchanged. */
-static tamis_status place_among_nodes(tamis_reducer *r) {
+static tamis_status find_rank_among_nodes(tamis_reducer *r) {
     uint32_t size = r->config.ranks_per_node, nranks = r->comm->nranks;
     r->rank = r->comm->rank;
     r->nranks = nranks;
@@ -118,9 +118,9 @@ static tamis_status check(tamis_reducer *r, const tam_recipe *recipe) {
     if (r->config.update)
         TAM_TRY(tam_options_check("tamis_update", tam_update_options, tam_update_used(&r->update),
                                   &r->update));
-    TAM_TRY(place_among_nodes(r));
-    if (tam_reducer_measures(r) && !r->comm->measured)
-        TAM_TRY(tam_probe_open(r->comm, &r->probe));
+    TAM_TRY(find_rank_among_nodes(r));
+    if (tam_reducer_calibrates(r) && !r->comm->measured)
+        TAM_TRY(tam_calibrate_costs_open(r->comm, &r->calibration));
     return tam_device_find(r->config.device, &r->device);
 }
 
@@ -135,7 +135,7 @@ static tamis_status open_all(tamis_reducer *r, const tam_recipe *recipe) {
 }
 
 static void release(tamis_reducer *r) {
-    tam_probe_close(r->probe);
+    tam_calibrate_costs_close(r->calibration);
     tam_buckets_close(r);
     tamis_layout_destroy(r->layout);
     tam_lock_close(&r->lock, &r->progress);
@@ -147,9 +147,9 @@ static void release(tamis_reducer *r) {
 /* The other ranks must learn of a failure here. @param r  NULL: there was no memory for one */
 static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, const tamis_layout *layout,
                              tamis_status own, uint64_t deadline_ns) {
-    tam_agreement none = {0}, *mine = r ? &r->agreement : &none;
-    mine->header = (tam_consensus_header){(uint64_t)own, "tamis_reducer_create"};
-    return tam_agree(comm, mine, layout, deadline_ns);
+    tam_config_handshake none = {0}, *mine = r ? &r->handshake : &none;
+    mine->header = (tam_handshake_header){(uint64_t)own, "tamis_reducer_create"};
+    return tam_config_handshake_run(comm, mine, layout, deadline_ns);
 }
 
 static tamis_status open_agreed(tamis_reducer *r, const tam_recipe *recipe) {
@@ -159,10 +159,10 @@ static tamis_status open_agreed(tamis_reducer *r, const tam_recipe *recipe) {
     if (status == TAMIS_OK)
         status = check(r, recipe);
     if (status == TAMIS_OK)
-        tam_agreement_fill(r, layout);
+        tam_config_handshake_fill(r, layout);
     TAM_TRY(agree_on(r, r->comm, layout, status, deadline_ns));
-    if (r->probe)
-        TAM_TRY(tam_probe_run(r->probe, r->comm));
+    if (r->calibration)
+        TAM_TRY(tam_calibrate_costs_run(r->calibration, r->comm));
     TAM_TRY(agree_on(r, r->comm, layout, open_all(r, recipe), deadline_ns));
     return agree_on(r, r->comm, layout, r->driver->arm(r), deadline_ns);
 }
@@ -198,8 +198,8 @@ tamis_status tam_reducer_make(tamis_comm *comm, const tam_recipe *recipe) {
         return status;
     }
     comm->reducers = r->serial; /* all ranks have agreed that it exists */
-    tam_probe_close(r->probe);
-    r->probe = NULL;
+    tam_calibrate_costs_close(r->calibration);
+    r->calibration = NULL;
     tam_log(TAM_INFO,
             "reducer: rank %u on %s, driven by the %s, %llu elements, k = %llu, buckets: %u",
             comm->rank, r->device->name, r->driver->name, (unsigned long long)layout->length,
@@ -228,11 +228,12 @@ void tamis_reducer_destroy(tamis_reducer *r) {
                 "rank %u: a reducer is destroyed between start and wait, so the last step has no "
                 "result; call tamis_reducer_wait after each start",
                 r->comm->rank);
-    bool before = tam_hush(true);      /* nobody waits for these steps: do not log their failures */
+    bool before =
+        tam_errors_quiet(true);        /* nobody waits for these steps: do not log their failures */
     if (r->started && r->launched > 0) /* segments that are not ready never will be */
         r->driver->wait(r, tam_clock_ns(), tam_comm_deadline(r->comm));
     r->driver->settle(r); /* joined steps end first */
-    tam_hush(before);
+    tam_errors_quiet(before);
     if (r->abandoned) {
         tam_log(TAM_WARN, "rank %u: the exchange of a reducer never ended; its memory is not freed",
                 r->comm->rank);

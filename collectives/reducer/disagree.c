@@ -10,7 +10,7 @@
 
 /* What a rank shows of the segment that the search is at. */
 typedef struct record {
-    tam_consensus_header header;
+    tam_handshake_header header;
     uint64_t nsegments;
     uint64_t before; /* hash of the segments before it */
     uint64_t length, row_length;
@@ -20,7 +20,7 @@ typedef struct record {
 _Static_assert(sizeof(record) <= TAM_RECORD_BYTES, "one rank's record fits");
 
 static tamis_status accept(const unsigned char *records, uint32_t nranks) {
-    return tam_consensus_failure(records, nranks, "compare its layout");
+    return tam_handshake_failure(records, nranks, "compare its layout");
 }
 
 static uint64_t hash_before(const tamis_layout *layout, uint64_t segment) {
@@ -38,7 +38,7 @@ static tamis_status show(tamis_comm *comm, const tamis_layout *layout, uint64_t 
         mine.row_length = layout->rows[segment];
         snprintf(mine.name, sizeof mine.name, "%s", layout->names[segment]);
     }
-    return tam_consensus_run(comm, &mine, sizeof mine, accept, deadline_ns);
+    return tam_handshake_run(comm, &mine, sizeof mine, accept, deadline_ns);
 }
 
 static void describe(const record *c, char *text, size_t size) {
@@ -54,8 +54,8 @@ static void describe(const record *c, char *text, size_t size) {
 
 tamis_status tam_layouts_disagree(tamis_comm *comm, const tamis_layout *layout, uint32_t odd,
                                   uint64_t deadline_ns) {
-    const record *first = tam_consensus_record(comm->records, 0),
-                 *other = tam_consensus_record(comm->records, odd);
+    const record *first = tam_handshake_record(comm->records, 0),
+                 *other = tam_handshake_record(comm->records, odd);
     char here[192], there[192];
     TAM_TRY(show(comm, layout, 0, deadline_ns));
     /* The segments before `low` are equal; those before `high` are not. */

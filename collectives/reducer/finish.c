@@ -174,7 +174,7 @@ static void add_up(tamis_reducer *r) {
         s->picked_max = r->picked[rank] > s->picked_max ? r->picked[rank] : s->picked_max;
     s->picked = r->picked[r->comm->rank];
     if (tam_reducer_observes(r))
-        tam_arrive_record(r);
+        tam_skew_straggler(r);
 }
 
 static void record_norms(tamis_reducer *r) {

@@ -20,7 +20,7 @@ static tamis_status host_launch(tam_bucket *b, void *stream) {
     tamis_reducer *r = b->reducer;
     bool picks = b->exchange->traits & TAM_TRAIT_PICKS;
     if (b == tam_last_bucket(r))
-        b->view.busy_us = r->busy_us = tam_arrive_us(r->ended_ns, tam_clock_ns());
+        b->view.busy_us = r->busy_us = tam_skew_us(r->ended_ns, tam_clock_ns());
     TAM_TRY(r->device->follow(b->view.kernels, stream));
     if (picks && !tam_bucket_waits(b))
         TAM_TRY(tam_step_accumulate(b));
@@ -65,8 +65,8 @@ static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
         tam_bucket *b = &r->buckets[i];
         s->accumulate_s += b->early_s + b->now.accumulate_s;
         s->cut_s += b->now.cut_s;
-        s->arrive_s += b->now.arrive_s;
-        s->exchange_s += b->now.arrive_s + b->now.exchange_s;
+        s->skew_s += b->now.skew_s;
+        s->exchange_s += b->now.skew_s + b->now.exchange_s;
         s->wire_bytes += b->job.wire_bytes;
         s->target += tam_bucket_target(b);
         b->view.early_nonfinite = 0;

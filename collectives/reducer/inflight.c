@@ -73,11 +73,11 @@ static tamis_status look_out(const tam_inflight *f, const tam_link *link) {
 
 /* Notify the listener: every bucket was under way from its launch to now, as far as the host can
  * tell. */
-static void tell(const tam_inflight *f) {
+static void report_device(const tam_inflight *f) {
     const tamis_reducer *r = f->reducer;
     uint64_t now_ns = tam_clock_ns();
     for (uint32_t b = 0; b < r->nbuckets; b++)
-        tam_phase_tell(r, TAMIS_PHASE_DEVICE, b, f->report.step, f->begin_ns[b], now_ns);
+        tam_phase_report(r, TAMIS_PHASE_DEVICE, b, f->report.step, f->begin_ns[b], now_ns);
 }
 
 /* The job of a step in flight. After a failure the communicator ends the collectives that wait on
@@ -96,12 +96,12 @@ static tamis_status watch(tam_job *job, tam_link *link) {
                                 "rank %u: the step was abandoned by the thread that waited for it",
                                 link->rank);
             f->report = report;
-            tell(f);
+            report_device(f);
             return explain_report(f->reducer, &report);
         }
         if (status == TAMIS_OK)
             status = look_out(f, link);
-        tam_relax(tries);
+        tam_back_off(tries);
     }
     return status;
 }

@@ -54,17 +54,17 @@ static tamis_status take_in(tam_bucket *b, tam_link *link) {
 
 /* For a bucket whose ranks pick. Ranks wait for each other, and see which is late, at their first
  * message: to plan, or after picking. */
-typedef struct meeting {
+typedef struct first_wait {
     bool early; /* to plan */
     uint64_t begin_ns, planned_ns, picked_ns;
-} meeting;
+} first_wait;
 
-static tamis_status pick(tam_bucket *b, tam_link *link, meeting *m) {
+static tamis_status pick(tam_bucket *b, tam_link *link, first_wait *m) {
     const tamis_reducer *r = b->reducer;
     m->early = b->scheme.ownership == TAM_OWN_BINS;
     m->begin_ns = m->planned_ns = tam_clock_ns();
     if (m->early)
-        link->call.quiet_until_ns = tam_arrive_expected_ns(b, m->begin_ns);
+        link->call.quiet_until_ns = tam_skew_expected_ns(b, m->begin_ns);
     TAM_TRY(b->exchange->plan(b->exchanged, link));
     if (m->early)
         m->planned_ns = tam_clock_ns();
@@ -75,20 +75,20 @@ static tamis_status pick(tam_bucket *b, tam_link *link, meeting *m) {
 
 static tamis_status exchange_picks(tam_bucket *b, tam_link *link) {
     const tamis_reducer *r = b->reducer;
-    meeting m;
+    first_wait m;
     TAM_TRY(take_in(b, link));
     TAM_TRY(pick(b, link, &m));
-    uint64_t met_ns = m.early ? m.begin_ns : m.picked_ns;
-    b->view.began_us = tam_arrive_us(r->met_ns, met_ns);
+    uint64_t wait_ns = m.early ? m.begin_ns : m.picked_ns;
+    b->view.began_us = tam_skew_us(r->synced_ns, wait_ns);
     if (!m.early)
-        link->call.quiet_until_ns = tam_arrive_expected_ns(b, met_ns);
+        link->call.quiet_until_ns = tam_skew_expected_ns(b, wait_ns);
     TAM_TRY(b->exchange->run(b->exchanged, link));
     uint64_t end_ns = tam_clock_ns();
-    tam_arrive_tell(b, met_ns, m.early ? m.planned_ns : end_ns);
+    tam_skew_report(b, wait_ns, m.early ? m.planned_ns : end_ns);
     if (m.early)
         tam_phase_record(r, TAMIS_PHASE_EXCHANGE, b->view.index, m.picked_ns, end_ns,
                          &b->now.exchange_s);
-    tam_arrive_met(b, end_ns);
+    tam_skew_synced(b, end_ns);
     return TAMIS_OK;
 }
 
@@ -100,7 +100,7 @@ static tamis_status exchange_whole(tam_bucket *b, tam_link *link) {
     TAM_TRY(b->exchange->run(b->exchanged, link));
     uint64_t end_ns =
         tam_phase_end(r, TAMIS_PHASE_EXCHANGE, b->view.index, begin_ns, &b->now.exchange_s);
-    tam_arrive_met(b, end_ns);
+    tam_skew_synced(b, end_ns);
     return TAMIS_OK;
 }
 

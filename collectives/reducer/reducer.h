@@ -12,9 +12,9 @@
 #ifndef TAM_REDUCER_REDUCER_H
 #define TAM_REDUCER_REDUCER_H
 
-#include "collectives/transport/consensus.h"
+#include "collectives/transport/handshake.h"
 #include "collectives/transport/comm.h"
-#include "collectives/transport/probe.h"
+#include "collectives/transport/calibrate_costs.h"
 #include "lib/base/exchange.h"
 #include "lib/base/options.h"
 #include "lib/policy/bucket.h"
@@ -22,7 +22,8 @@
 #include "lib/policy/match.h"
 #include "lib/policy/slice.h"
 
-/** What all ranks must have in common: facts, named in agree.c; the options follow them. */
+/** What all ranks must have in common: facts, named in config_handshake.c; the options follow
+ * them. */
 typedef enum tam_fact {
     TAM_FACT_VERSION,
     TAM_FACT_LENGTH,
@@ -45,12 +46,12 @@ enum {
     TAM_FIELDS = TAM_FIELDS_OF_UPDATE + TAM_UPDATE_COUNT
 };
 
-enum { TAM_SLACK_STEPS = 16 }; /* after so many late steps a rank is expected to be late */
+enum { TAM_SKEW_STEPS = 16 }; /* after so many late steps a rank is expected to be late */
 
-typedef struct tam_agreement {
-    tam_consensus_header header;
+typedef struct tam_config_handshake {
+    tam_handshake_header header;
     uint64_t fields[TAM_FIELDS];
-} tam_agreement;
+} tam_config_handshake;
 
 typedef struct tam_inflight_ring tam_inflight_ring; /* inflight.h */
 
@@ -58,7 +59,7 @@ typedef struct tam_undo tam_undo; /* undo.h */
 
 /** Seconds that a bucket has taken in the step under way. */
 typedef struct tam_bucket_times {
-    double accumulate_s, cut_s, arrive_s, exchange_s;
+    double accumulate_s, cut_s, skew_s, exchange_s;
 } tam_bucket_times;
 
 /** A run of segments that is exchanged on its own. Elements are counted from its begin. */
@@ -90,8 +91,8 @@ typedef struct tam_bucket {
     double early_s;          /* of micro-batches before the step */
     tam_bucket_times now;
 
-    uint32_t slack_us[TAM_SLACK_STEPS]; /* ring buffer: wait for the last rank in recent steps */
-    uint32_t nslack;                    /* steps recorded */
+    uint32_t skew_us[TAM_SKEW_STEPS]; /* ring buffer: wait for the last rank in recent steps */
+    uint32_t nskew;                   /* steps recorded */
 } tam_bucket;
 
 /** What drives the steps: the host, phase by phase, or the device by itself. */
@@ -134,9 +135,9 @@ struct tamis_reducer {
     tamis_layout *layout;
     tamis_reducer_config config; /* defaults resolved */
     tam_scheme scheme;
-    tam_agreement agreement;
-    tam_probe *probe;      /* exchange auto, while it is created */
-    uint64_t k, k_max;     /* entries of a step of all buckets together */
+    tam_config_handshake handshake;
+    tam_cost_calibration *calibration; /* exchange auto, while it is created */
+    uint64_t k, k_max;                 /* entries of a step of all buckets together */
     uint32_t rank, nranks; /* that exchange picks: those of the comm; hierarchical: of a column */
 
     const tam_device *device;
@@ -166,26 +167,26 @@ struct tamis_reducer {
     bool started;            /* a step is under way, */
     bool all_ready;          /* and start has been called for it */
     bool *ready;             /* [nsegments] */
-    tam_pair *places; /* [nplaces] address and segment of gradients given by segment, ascending */
-    uint32_t nplaces;
-    uint64_t *usual;   /* [nsegments] their addresses in a step before, valid if has_usual */
-    bool has_usual;    /* ... in which all were given by segment */
-    bool usual_places; /* those of this step are there, so that `places` is empty */
-    uint32_t launched; /* buckets */
-    bool launching;    /* a thread is about to launch the next one; waiters wait for it */
-    bool given_up;     /* the waiter has stopped waiting: no bucket may begin */
-    tamis_step given;  /* what the first call of the step gave */
+    tam_pair *addresses;     /* [naddresses] address, segment of gradients given so, ascending */
+    uint32_t naddresses;
+    uint64_t *usual;      /* [nsegments] their addresses in a step before, valid if has_usual */
+    bool has_usual;       /* ... in which all were given by segment */
+    bool usual_addresses; /* those of this step are there, so that `addresses` is empty */
+    uint32_t launched;    /* buckets */
+    bool launching;       /* a thread is about to launch the next one; waiters wait for it */
+    bool given_up;        /* the waiter has stopped waiting: no bucket may begin */
+    tamis_step given;     /* what the first call of the step gave */
 
     bool abandoned, has_result, has_norms;
     bool in_graph; /* a graph of the caller holds a step */
     uint64_t step;
-    tam_undo *undo;    /* how to take the last step back */
-    uint64_t met_ns;   /* end of the previous exchange, at about the same time on all ranks */
-    uint64_t ended_ns; /* end of the previous step's last exchange; 0: unknown */
-    uint32_t busy_us;  /* from there to the launch of the last bucket; 0: unknown */
-    size_t count;      /* of the result */
-    tamis_stats now;   /* of the step under way */
-    tamis_stats stats; /* of the last finished step */
+    tam_undo *undo;     /* how to take the last step back */
+    uint64_t synced_ns; /* end of the previous exchange, at about the same time on all ranks */
+    uint64_t ended_ns;  /* end of the previous step's last exchange; 0: unknown */
+    uint32_t busy_us;   /* from there to the launch of the last bucket; 0: unknown */
+    size_t count;       /* of the result */
+    tamis_stats now;    /* of the step under way */
+    tamis_stats stats;  /* of the last finished step */
 };
 
 /** Whether the job accumulates the gradient, not the launch before it. */
@@ -217,7 +218,7 @@ static inline bool tam_reducer_chooses(const tamis_reducer *r) {
 }
 
 /** Whether that choice uses measured times, as no link was configured. */
-static inline bool tam_reducer_measures(const tamis_reducer *r) {
+static inline bool tam_reducer_calibrates(const tamis_reducer *r) {
     const tamis_reducer_config *c = &r->config;
     return tam_reducer_chooses(r) && (c->link_latency_us == 0.0 || c->link_gbit == 0.0);
 }
@@ -277,22 +278,22 @@ tam_match tam_update_learn(const tamis_reducer *r);
 double tam_update_scale(const tamis_reducer *r, const tam_match *match);
 double tam_update_scale_most(const tamis_reducer *r);
 
-/** agree.c: fill in what this reducer compares, except what its buckets choose. */
-void tam_agreement_fill(tamis_reducer *r, const tamis_layout *layout);
-/** agree.c: all ranks compare, and all report the first difference. */
-tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, const tamis_layout *layout,
-                       uint64_t deadline_ns);
+/** config_handshake.c: fill in what this reducer compares, except what its buckets choose. */
+void tam_config_handshake_fill(tamis_reducer *r, const tamis_layout *layout);
+/** config_handshake.c: all ranks compare, and all report the first difference. */
+tamis_status tam_config_handshake_run(tamis_comm *comm, const tam_config_handshake *mine,
+                                      const tamis_layout *layout, uint64_t deadline_ns);
 /** disagree.c: all ranks look for the first segment in which rank `odd` differs from rank 0.
  * @return TAMIS_E_MISMATCH with a sentence that names it, the same on all ranks */
 tamis_status tam_layouts_disagree(tamis_comm *comm, const tamis_layout *layout, uint32_t odd,
                                   uint64_t deadline_ns);
 /** The part that a state stores, to know what it belongs to. @param out  [TAM_FIELDS] */
-void tam_agreement_of_state(const tam_agreement *agreement, uint64_t *out);
-uint64_t tam_agreement_hash(const tam_agreement *agreement);
-/** Describe in words the first field in which an agreement differs from a state's.
+void tam_config_handshake_of_state(const tam_config_handshake *handshake, uint64_t *out);
+uint64_t tam_config_handshake_hash(const tam_config_handshake *handshake);
+/** Describe in words the first field in which a handshake differs from a state's.
  * @return false if there is none */
-bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, char *text,
-                           size_t size);
+bool tam_config_handshake_differs(const tam_config_handshake *ours, const uint64_t *state,
+                                  char *text, size_t size);
 
 /** shares.c: set the entries per step and what depends on them, except the shares of buckets. */
 void tam_reducer_set_k(tamis_reducer *r, uint64_t k);
@@ -356,22 +357,22 @@ uint64_t tam_phase_end(const tamis_reducer *r, tamis_phase phase, uint32_t bucke
 void tam_phase_record(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t begin_ns,
                       uint64_t end_ns, double *seconds);
 /** Notify the listener of a phase of any step; adds to no statistics. */
-void tam_phase_tell(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t step,
-                    uint64_t begin_ns, uint64_t end_ns);
+void tam_phase_report(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t step,
+                      uint64_t begin_ns, uint64_t end_ns);
 
-/** arrive.c: microseconds from `since_ns` to `at_ns`, at least 1; 0 if since_ns is 0 (unknown). */
-uint32_t tam_arrive_us(uint64_t since_ns, uint64_t at_ns);
+/** skew.c: microseconds from `since_ns` to `at_ns`, at least 1; 0 if since_ns is 0 (unknown). */
+uint32_t tam_skew_us(uint64_t since_ns, uint64_t at_ns);
 /** Time before which the last rank is not expected at an exchange that begins now; 0: unknown. */
-uint64_t tam_arrive_expected_ns(const tam_bucket *b, uint64_t begin_ns);
+uint64_t tam_skew_expected_ns(const tam_bucket *b, uint64_t begin_ns);
 /** The first part of an exchange, for which ranks wait for each other, has ended and the headers
  * are here. Split its time into waiting for the others and the transfer. */
-void tam_arrive_tell(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns);
+void tam_skew_report(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns);
 /** All ranks end this exchange at about the same time: count from here. */
-void tam_arrive_met(tam_bucket *b, uint64_t now_ns);
+void tam_skew_synced(tam_bucket *b, uint64_t now_ns);
 /** Forget the times known so far: they belong to another run. */
-void tam_arrive_forget(tamis_reducer *r);
+void tam_skew_forget(tamis_reducer *r);
 /** From the headers of the last bucket: which rank was last, and by how much. */
-void tam_arrive_record(tamis_reducer *r);
+void tam_skew_straggler(tamis_reducer *r);
 
 /** Whether the transport may still write to its buffers: such memory is never freed. */
 static inline bool tam_reducer_buffers_in_flight(const tamis_reducer *r) {
@@ -379,7 +380,7 @@ static inline bool tam_reducer_buffers_in_flight(const tamis_reducer *r) {
            tamis_comm_status(r->comm) != TAMIS_OK;
 }
 
-/** Whether the host sees when each rank arrives at an exchange. */
+/** Whether the host sees when each rank begins an exchange. */
 static inline bool tam_reducer_observes(const tamis_reducer *r) {
     return r->driver->by_host && r->traits & TAM_TRAIT_TIMED;
 }

@@ -186,5 +186,5 @@ tamis_status tamis_reducer_stats(tamis_reducer *r, tamis_stats *out) {
     TAM_TRY(check_idle(r, out, "tamis_reducer_stats"));
     r->driver->look(r);
     return tam_struct_give_part("tamis_stats", &r->stats, sizeof r->stats,
-                                offsetof(tamis_stats, arrive_s), out);
+                                offsetof(tamis_stats, skew_s), out);
 }

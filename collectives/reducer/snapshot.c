@@ -10,7 +10,7 @@ typedef struct snapshot_row {
 } snapshot_row;
 
 static snapshot_row *rows_in(const void *snapshot) {
-    return (snapshot_row *)(void *)((char *)(uintptr_t)snapshot + sizeof(tam_place));
+    return (snapshot_row *)(void *)((char *)(uintptr_t)snapshot + sizeof(tam_run_position));
 }
 
 static double *levels_in(const tamis_reducer *r, const void *snapshot) {
@@ -75,7 +75,7 @@ static bool parts_valid(const tam_bucket *b, const uint64_t *parts) {
 
 size_t tam_snapshot_bytes(const tamis_reducer *r, uint64_t ngroups, uint32_t nranks) {
     uint64_t words = ngroups + all_parts_length(r, nranks);
-    return sizeof(tam_place) + r->nbuckets * sizeof(snapshot_row) + words * sizeof(uint64_t);
+    return sizeof(tam_run_position) + r->nbuckets * sizeof(snapshot_row) + words * sizeof(uint64_t);
 }
 
 uint64_t tam_snapshot_ngroups(const tamis_reducer *r) {
@@ -99,7 +99,7 @@ static snapshot_row row_of(const tam_bucket *b, bool between) {
 void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot) {
     snapshot_row *rows = rows_in(snapshot);
     double *levels = levels_in(r, snapshot);
-    *(tam_place *)snapshot = (tam_place){
+    *(tam_run_position *)snapshot = (tam_run_position){
         r->step,      r->stats.steps, r->stats.rescans_total, r->stats.wire_bytes_total, r->k,
         r->has_norms, r->match};
     for (uint32_t i = 0; i < r->nbuckets; i++) {
@@ -122,13 +122,13 @@ bool tam_snapshot_can_send(const tamis_reducer *r, uint64_t k) {
 }
 
 tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, const char *where) {
-    const tam_place *place = snapshot;
-    if (!tam_snapshot_can_send(r, place->k))
+    const tam_run_position *position = snapshot;
+    if (!tam_snapshot_can_send(r, position->k))
         return tam_fail(
             TAMIS_E_FORMAT,
             "%s: its density was set to %llu entries per step, which this reducer cannot send",
-            where, (unsigned long long)place->k);
-    if (!tam_match_valid(place->match))
+            where, (unsigned long long)position->k);
+    if (!tam_match_valid(position->match))
         return tam_fail(TAMIS_E_FORMAT, "%s: its norms of updates are impossible", where);
     for (uint32_t i = 0; i < r->nbuckets && r->acc; i++) {
         if (!parts_valid(&r->buckets[i], parts_in(r, snapshot, i)))
@@ -147,12 +147,12 @@ static void take_control(tam_bucket *b, const snapshot_row *row, const double *l
  * snapshot of another number of ranks changes no parts, and no thresholds that belong to what an
  * exchange remembers. */
 static void take_buckets(tamis_reducer *r, const void *snapshot, uint64_t ngroups, bool foreign) {
-    const tam_place *place = snapshot;
+    const tam_run_position *position = snapshot;
     const snapshot_row *rows = rows_in(snapshot);
     const double *levels = levels_in(r, snapshot);
     bool fits = ngroups == tam_snapshot_ngroups(r);
-    tam_reducer_set_k(r, place->k);
-    r->has_norms = place->has_norms;
+    tam_reducer_set_k(r, position->k);
+    r->has_norms = position->has_norms;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         r->norms[i] = rows[i].norm;
     tam_buckets_share(r);
@@ -169,24 +169,24 @@ static void take_buckets(tamis_reducer *r, const void *snapshot, uint64_t ngroup
     }
 }
 
-static void take_place(tamis_reducer *r, const tam_place *place) {
-    r->step = place->step;
-    r->stats.steps = place->steps;
+static void take_position(tamis_reducer *r, const tam_run_position *position) {
+    r->step = position->step;
+    r->stats.steps = position->steps;
     r->stats.length = r->layout->length;
-    r->stats.rescans_total = place->rescans_total;
-    r->stats.wire_bytes_total = place->wire_bytes_total;
-    r->match = place->match;
+    r->stats.rescans_total = position->rescans_total;
+    r->stats.wire_bytes_total = position->wire_bytes_total;
+    r->match = position->match;
 }
 
 void tam_snapshot_take(tamis_reducer *r, const void *snapshot, uint64_t ngroups, bool foreign) {
     if (r->acc)
         take_buckets(r, snapshot, ngroups, foreign);
-    take_place(r, snapshot);
+    take_position(r, snapshot);
 }
 
-tamis_status tam_snapshot_arrive(tamis_reducer *r) {
+tamis_status tam_snapshot_resume(tamis_reducer *r) {
     r->has_result = false;
-    tam_arrive_forget(r);
+    tam_skew_forget(r);
     return r->driver->reload(r);
 }
 
@@ -197,5 +197,5 @@ tamis_status tam_snapshot_return(tamis_reducer *r, void *snapshot) {
         rows[i].begun = r->buckets[i].begun;
     }
     tam_snapshot_take(r, snapshot, tam_snapshot_ngroups(r), false);
-    return tam_snapshot_arrive(r);
+    return tam_snapshot_resume(r);
 }

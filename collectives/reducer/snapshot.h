@@ -3,7 +3,7 @@
  * Control of a reducer at one time: all that determines the next step, except residual and moments.
  * A state holds two snapshots, the current one and the one before the last step (undo.h).
  *
- *     | place | a row per bucket | levels: double[groups] | parts |
+ *     | position | a row per bucket | levels: double[groups] | parts |
  *
  * Parts, for every bucket: with ownership balanced, the blocks of each part, uint64[ranks]; then
  * what its exchange remembers, if anything.
@@ -14,11 +14,11 @@
 #include "collectives/reducer/reducer.h"
 
 /** The position in a run. */
-typedef struct tam_place {
+typedef struct tam_run_position {
     uint64_t step, steps, rescans_total, wire_bytes_total;
     uint64_t k, has_norms;
     tam_match match;
-} tam_place;
+} tam_run_position;
 
 /** Groups whose levels are kept; scheme dense keeps none. */
 uint64_t tam_snapshot_ngroups(const tamis_reducer *r);
@@ -40,7 +40,7 @@ tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, co
 void tam_snapshot_take(tamis_reducer *r, const void *snapshot, uint64_t ngroups, bool foreign);
 
 /** After that, as the reducer is elsewhere in the run: forget times, reload the device. DEVICE. */
-tamis_status tam_snapshot_arrive(tamis_reducer *r);
+tamis_status tam_snapshot_resume(tamis_reducer *r);
 
 /** Return to the snapshot of a step ago. Entries that micro-batches dropped since stay counted.
  * @param snapshot  [in,out]  sound */

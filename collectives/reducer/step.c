@@ -45,12 +45,12 @@ static tamis_status check_neighbours(const tamis_reducer *r, const tam_pair *low
                     r->layout->names[a], r->layout->names[b]);
 }
 
-/* The place of a gradient among those already given in this step. */
-static uint32_t find_place(const tamis_reducer *r, uint64_t key) {
-    uint32_t low = 0, high = r->nplaces;
+/* The position of a gradient among those already given in this step, by address. */
+static uint32_t find_address(const tamis_reducer *r, uint64_t key) {
+    uint32_t low = 0, high = r->naddresses;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (r->places[middle].key < key)
+        if (r->addresses[middle].key < key)
             low = middle + 1;
         else
             high = middle;
@@ -60,75 +60,75 @@ static uint32_t find_place(const tamis_reducer *r, uint64_t key) {
 
 /* Gradients come to where they were in the step before, as a rule, and were then found to be apart:
  * as long as all do, they need not be sorted. */
-static void begin_places(tamis_reducer *r) {
+static void begin_addresses(tamis_reducer *r) {
     uint32_t nsegments = r->layout->nsegments;
-    if (!r->usual_places && r->nplaces == nsegments) {
+    if (!r->usual_addresses && r->naddresses == nsegments) {
         for (uint32_t i = 0; i < nsegments; i++)
-            r->usual[r->places[i].value] = r->places[i].key;
+            r->usual[r->addresses[i].value] = r->addresses[i].key;
         r->has_usual = true;
     }
-    r->usual_places = r->has_usual;
-    r->nplaces = 0;
+    r->usual_addresses = r->has_usual;
+    r->naddresses = 0;
 }
 
 /* One is elsewhere: sort those that came before it in this step. */
-static void leave_usual_places(tamis_reducer *r) {
-    if (!r->usual_places)
+static void leave_usual_addresses(tamis_reducer *r) {
+    if (!r->usual_addresses)
         return;
-    r->usual_places = false;
+    r->usual_addresses = false;
     for (uint32_t s = 0; r->started && s < r->layout->nsegments; s++) {
         if (r->ready[s])
-            r->places[r->nplaces++] = (tam_pair){r->usual[s], s};
+            r->addresses[r->naddresses++] = (tam_pair){r->usual[s], s};
     }
-    tam_sort(r->places, r->nplaces);
+    tam_sort(r->addresses, r->naddresses);
 }
 
 /* Check that a gradient given by segment is sound and overlaps no other. On failure the reducer
  * stays as it is. */
-static tamis_status place_segment(tamis_reducer *r, uint32_t segment, void *grad) {
+static tamis_status add_address(tamis_reducer *r, uint32_t segment, void *grad) {
     TAM_TRY(check_run(r, grad, segment_bytes(r, segment), r->layout->names[segment]));
-    if (r->usual_places && r->usual[segment] == (uintptr_t)grad)
+    if (r->usual_addresses && r->usual[segment] == (uintptr_t)grad)
         return TAMIS_OK;
-    leave_usual_places(r);
+    leave_usual_addresses(r);
     tam_pair own = {(uintptr_t)grad, segment};
-    uint32_t at = find_place(r, own.key);
+    uint32_t at = find_address(r, own.key);
     if (at > 0)
-        TAM_TRY(check_neighbours(r, &r->places[at - 1], &own));
-    if (at < r->nplaces)
-        TAM_TRY(check_neighbours(r, &own, &r->places[at]));
-    memmove(&r->places[at + 1], &r->places[at], (r->nplaces - at) * sizeof own);
-    r->places[at] = own;
-    r->nplaces++;
+        TAM_TRY(check_neighbours(r, &r->addresses[at - 1], &own));
+    if (at < r->naddresses)
+        TAM_TRY(check_neighbours(r, &own, &r->addresses[at]));
+    memmove(&r->addresses[at + 1], &r->addresses[at], (r->naddresses - at) * sizeof own);
+    r->addresses[at] = own;
+    r->naddresses++;
     return TAMIS_OK;
 }
 
-/* Take back the places of segments that are not ready. */
-static void withdraw_places(tamis_reducer *r) {
+/* Take back the addresses of segments that are not ready. */
+static void withdraw_addresses(tamis_reducer *r) {
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < r->nplaces; i++) {
-        if (r->ready[r->places[i].value])
-            r->places[kept++] = r->places[i];
+    for (uint32_t i = 0; i < r->naddresses; i++) {
+        if (r->ready[r->addresses[i].value])
+            r->addresses[kept++] = r->addresses[i];
     }
-    r->nplaces = kept;
+    r->naddresses = kept;
 }
 
 /* The same for all segments that are not ready; sorts once, for there may be many. */
-static tamis_status place_others(tamis_reducer *r, void *const *grads) {
+static tamis_status add_other_addresses(tamis_reducer *r, void *const *grads) {
     tamis_status status = TAMIS_OK;
-    leave_usual_places(r);
-    uint32_t count = r->nplaces;
+    leave_usual_addresses(r);
+    uint32_t count = r->naddresses;
     for (uint32_t s = 0; s < r->layout->nsegments; s++) {
         if (r->ready[s])
             continue;
         TAM_TRY(check_run(r, grads[s], segment_bytes(r, s), r->layout->names[s]));
-        r->places[count++] = (tam_pair){(uintptr_t)grads[s], s};
+        r->addresses[count++] = (tam_pair){(uintptr_t)grads[s], s};
     }
-    r->nplaces = count;
-    tam_sort(r->places, count);
+    r->naddresses = count;
+    tam_sort(r->addresses, count);
     for (uint32_t i = 1; i < count && status == TAMIS_OK; i++)
-        status = check_neighbours(r, &r->places[i - 1], &r->places[i]);
+        status = check_neighbours(r, &r->addresses[i - 1], &r->addresses[i]);
     if (status != TAMIS_OK)
-        withdraw_places(r);
+        withdraw_addresses(r);
     return status;
 }
 
@@ -343,9 +343,9 @@ static tamis_status check_start(tamis_reducer *r, const tamis_step *step) {
     TAM_TRY(check_others_before(r, step));
     if (!r->started) {
         memset(r->ready, 0, r->layout->nsegments * sizeof r->ready[0]);
-        begin_places(r);
+        begin_addresses(r);
     }
-    return place_others(r, step->grads);
+    return add_other_addresses(r, step->grads);
 }
 
 tamis_status tamis_reducer_start(tamis_reducer *r, const tamis_step *step) {
@@ -396,9 +396,9 @@ static tamis_status mark_ready(tamis_reducer *r, uint32_t segment, const tamis_s
     if (own.before)
         TAM_TRY(check_before(r, &own, segment));
     if (!r->started)
-        begin_places(r);
+        begin_addresses(r);
     if (own.grads)
-        TAM_TRY(place_segment(r, segment, own.grads[segment]));
+        TAM_TRY(add_address(r, segment, own.grads[segment]));
     else if (!r->started)
         TAM_TRY(check_flat(r, &own));
     if (!r->started)
@@ -413,7 +413,7 @@ static void take_back(tamis_reducer *r, uint32_t segment, bool first) {
     r->ready[segment] = false;
     r->buckets[r->bucket_of[segment]].unready++;
     r->started = !first;
-    withdraw_places(r);
+    withdraw_addresses(r);
     pthread_mutex_unlock(&r->lock);
 }
 

@@ -24,7 +24,7 @@
 /* Collectives of one communicator must be issued in the same order on all ranks. A host-driven
  * reducer issues its own at any time, so it must not be under way; another device-driven reducer is
  * waited for, in stream order, once all of its step is enqueued. */
-static tamis_status line_up(tamis_reducer *r) {
+static tamis_status order_steps(tamis_reducer *r) {
     const tam_cuda_step *last = r->comm->last_step;
     if (atomic_load(&r->comm->exchanges) > 0)
         return tam_fail(TAMIS_E_STATE,
@@ -43,7 +43,7 @@ static tamis_status line_up(tamis_reducer *r) {
 
 /* The first bucket was launched. Whatever follows this step, whoever drives it, waits for the
  * step's end, so the watch begins now. */
-static void take_off(tamis_reducer *r, uint64_t serial, uint64_t begin_ns) {
+static void submit_step(tamis_reducer *r, uint64_t serial, uint64_t begin_ns) {
     tam_inflight *f = tam_inflight_begin(r, serial, begin_ns);
     r->comm->last_step = tam_stream_leader(r);
     tam_comm_submit(r->comm, &f->job);
@@ -57,7 +57,7 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
     if (tam_stream_is_first(b) && s->serial - s->retired == TAM_CUDA_STEPS)
         TAM_TRY(tam_inflight_retire_joined(r));
     if (tam_stream_is_first(b)) {
-        TAM_TRY(line_up(r));
+        TAM_TRY(order_steps(r));
         TAM_TRY(tam_stream_rearm(r, caller));
     }
     TAM_TRY(tam_cuda_step_run(s->steps[b->view.index], &b->view.target, caller,
@@ -69,7 +69,7 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
     if (r->config.update)
         r->passes = b->pass; /* the same for all buckets of a step */
     if (tam_stream_is_first(b))
-        take_off(r, serial, begin_ns);
+        submit_step(r, serial, begin_ns);
     tam_inflight_of(s, serial)->begin_ns[b->view.index] = begin_ns;
     if (b == tam_last_bucket(r))
         atomic_store(&tam_inflight_of(s, serial)->complete_ns, tam_clock_ns());
@@ -103,8 +103,8 @@ static tamis_status stream_wait(tamis_reducer *r, uint64_t begin_ns, uint64_t un
         return status;
     uint64_t now_ns = tam_clock_ns();
     r->stats.wait_s = 1e-9 * (double)(now_ns - begin_ns);
-    tam_phase_tell(r, TAMIS_PHASE_WAIT, TAMIS_NO_BUCKET, tam_inflight_of(s, s->serial)->report.step,
-                   begin_ns, now_ns);
+    tam_phase_report(r, TAMIS_PHASE_WAIT, TAMIS_NO_BUCKET,
+                     tam_inflight_of(s, s->serial)->report.step, begin_ns, now_ns);
     return status;
 }
 

@@ -7,7 +7,7 @@
  *     room for          1024         | 1088         | 1152         | ...
  *
  * Where a size does change, all ranks must change it before the same step. So they exchange empty
- * packets of the old sizes first, whose headers tell k (tam_cuda_step_tell).
+ * packets of the old sizes first, whose headers tell k (tam_cuda_step_announce).
  */
 #include "collectives/reducer/reducer.h"
 
@@ -164,9 +164,9 @@ static tamis_status agree(tamis_reducer *r, void *caller) {
         .step = r->step,
         .last_result = b->view.last_result,
     };
-    TAM_TRY(tam_cuda_step_tell(tam_stream_leader(r), caller, &due));
+    TAM_TRY(tam_cuda_step_announce(tam_stream_leader(r), caller, &due));
     TAM_TRY(rehearse_all(r));
-    return tam_cuda_step_hear(tam_stream_leader(r), &due);
+    return tam_cuda_step_check_announced(tam_stream_leader(r), &due);
 }
 
 /* The others have begun the step, or will: there is no way back. */

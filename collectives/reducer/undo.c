@@ -199,7 +199,7 @@ bool tam_undo_valid(const tamis_reducer *r, const void *record) {
 /* -- back ------------------------------------------------------------------------------------- */
 
 tam_way tam_undo_way(const tamis_reducer *r) {
-    const tam_place *before = tam_undo_snapshot(r);
+    const tam_run_position *before = tam_undo_snapshot(r);
     if (r->undo->way == TAM_WAY_BACK && before->step + 1 != r->step)
         return TAM_WAY_NONE;
     return (tam_way)r->undo->way;

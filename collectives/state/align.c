@@ -22,7 +22,7 @@ static const char *const why_not[] = {
 };
 
 static const tam_standing *of(const unsigned char *records, uint32_t rank) {
-    return tam_consensus_record(records, rank);
+    return tam_handshake_record(records, rank);
 }
 
 static tamis_status check_same_reducer(const unsigned char *records, uint32_t nranks) {
@@ -68,7 +68,7 @@ tamis_status tam_align_judge(const unsigned char *records, uint32_t nranks) {
 }
 
 static tamis_status judge(const unsigned char *records, uint32_t nranks) {
-    TAM_TRY(tam_consensus_failure(records, nranks, "align its reducer"));
+    TAM_TRY(tam_handshake_failure(records, nranks, "align its reducer"));
     return tam_align_judge(records, nranks);
 }
 
@@ -102,7 +102,7 @@ static tamis_status agree_on_step(tamis_reducer *r, tamis_status own, float *scr
                                .who = r->buckets[0].view.config_hash, /* unique to a reducer */
                                .step = r->step,
                                .way = tam_undo_way(r)};
-    TAM_TRY(tam_consensus_run(comm, &mine, sizeof mine, judge, tam_clock_ns() + comm->timeout_ns));
+    TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, judge, tam_clock_ns() + comm->timeout_ns));
     return tam_align_go_back(r, tam_align_least(comm), scratch);
 }
 

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * Ranks that are at most one step apart: where they meet, and how those ahead get there.
+ * Ranks that are at most one step apart: the step on which they agree, and how those ahead get
+ * there.
  */
 #ifndef TAM_STATE_ALIGN_H
 #define TAM_STATE_ALIGN_H
 
 #include "collectives/state/state.h"
-#include "collectives/transport/consensus.h"
+#include "collectives/transport/handshake.h"
 
 /** The begin of every rank's record. */
 typedef struct tam_standing {
-    tam_consensus_header header;
+    tam_handshake_header header;
     uint64_t who; /* the reducer that the call is made for */
     uint64_t step, way;
 } tam_standing;
@@ -19,7 +20,7 @@ typedef struct tam_standing {
  * where one is needed. MISMATCH, UNSUPPORTED. */
 tamis_status tam_align_judge(const unsigned char *records, uint32_t nranks);
 
-/** The step at which the ranks meet, by the records of the communicator. */
+/** The step on which the ranks agree, by the records of the communicator. */
 uint64_t tam_align_least(const tamis_comm *comm);
 
 /** Go there, at most one step back. @param scratch  float[tam_undo_room]. DEVICE: the reducer is

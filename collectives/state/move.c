@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * A reducer goes on with fewer ranks: meet at one step, make another reducer on the smaller
+ * A reducer goes on with fewer ranks: agree on one step, make another reducer on the smaller
  * communicator, carry the state over. The old reducer is only read, except that one which is ahead
  * goes back a step, as align would make it.
  */
@@ -20,7 +20,7 @@ typedef struct arrival {
 _Static_assert(sizeof(arrival) <= TAM_RECORD_BYTES, "an arrival fits the records");
 
 static const arrival *of(const unsigned char *records, uint32_t rank) {
-    return tam_consensus_record(records, rank);
+    return tam_handshake_record(records, rank);
 }
 
 /* Ranks that come from one communicator keep their order. A rank whose last move failed comes from
@@ -39,13 +39,13 @@ static tamis_status check_order(const unsigned char *records, uint32_t nranks) {
 }
 
 static tamis_status judge(const unsigned char *records, uint32_t nranks) {
-    TAM_TRY(tam_consensus_failure(records, nranks, "move its reducer"));
+    TAM_TRY(tam_handshake_failure(records, nranks, "move its reducer"));
     TAM_TRY(check_order(records, nranks));
     return tam_align_judge(records, nranks);
 }
 
 static tamis_status judge_end(const unsigned char *records, uint32_t nranks) {
-    return tam_consensus_failure(records, nranks, "carry its state over");
+    return tam_handshake_failure(records, nranks, "carry its state over");
 }
 
 /* From the records of all ranks, in their order: the same on all. */
@@ -82,7 +82,7 @@ static tamis_status await_exchanges(const tamis_reducer *r, uint64_t deadline_ns
                             "%s: the last exchange never ended; save the state, and create a new "
                             "reducer",
                             call);
-        tam_relax(tries);
+        tam_back_off(tries);
     }
     return TAMIS_OK;
 }
@@ -90,11 +90,11 @@ static tamis_status await_exchanges(const tamis_reducer *r, uint64_t deadline_ns
 /* All arguments before anything is exchanged: later on one rank alone could not fail. */
 static tamis_status check(const tamis_reducer *r, const tamis_comm *smaller,
                           const tamis_moved *report, tamis_reducer *const *moved) {
-    tamis_moved probe = TAMIS_MOVED_INIT;
+    tamis_moved copy = TAMIS_MOVED_INIT;
     if (!moved)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: moved is NULL", call);
     if (report)
-        TAM_TRY(tam_struct_copy("tamis_moved", &probe, sizeof probe, sizeof probe, report));
+        TAM_TRY(tam_struct_copy("tamis_moved", &copy, sizeof copy, sizeof copy, report));
     if (smaller == r->comm || smaller->nranks > r->comm->nranks)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "%s: a communicator of %u ranks is not what is left of %u; make one with "
@@ -153,8 +153,8 @@ static tamis_status carry(const tamis_reducer *from, tamis_reducer *to, const lu
 
 /* -- together --------------------------------------------------------------------------------- */
 
-static tamis_status meet(tamis_reducer *r, tamis_comm *comm, tamis_status own, double square,
-                         uint64_t deadline_ns) {
+static tamis_status agree_on_step(tamis_reducer *r, tamis_comm *comm, tamis_status own,
+                                  double square, uint64_t deadline_ns) {
     const arrival mine = {.standing = {.header = {(uint64_t)own, "tamis_reducer_move"},
                                        .who = r->origin,
                                        .step = r->step,
@@ -162,15 +162,15 @@ static tamis_status meet(tamis_reducer *r, tamis_comm *comm, tamis_status own, d
                           .rank = r->comm->rank,
                           .nranks = r->comm->nranks,
                           .square = square};
-    return tam_consensus_run(comm, &mine, sizeof mine, judge, deadline_ns);
+    return tam_handshake_run(comm, &mine, sizeof mine, judge, deadline_ns);
 }
 
 static tamis_status end_together(tamis_comm *comm, tamis_status own, uint64_t deadline_ns) {
-    const tam_consensus_header mine = {(uint64_t)own, "tamis_reducer_move"};
-    return tam_consensus_run(comm, &mine, sizeof mine, judge_end, deadline_ns);
+    const tam_handshake_header mine = {(uint64_t)own, "tamis_reducer_move"};
+    return tam_handshake_run(comm, &mine, sizeof mine, judge_end, deadline_ns);
 }
 
-static void tell(const tamis_comm *comm, const tamis_moved *m) {
+static void log_ranks(const tamis_comm *comm, const tamis_moved *m) {
     double all = m->kept_square + m->lost_square;
     if (comm->rank != 0)
         return;
@@ -187,7 +187,7 @@ static tamis_status move(tamis_reducer *r, tamis_comm *smaller, tamis_status sta
     uint64_t deadline_ns = tam_comm_deadline(smaller);
     if (status == TAMIS_OK)
         status = pack(r, deadline_ns, l);
-    TAM_TRY(meet(r, smaller, status, l->square, deadline_ns));
+    TAM_TRY(agree_on_step(r, smaller, status, l->square, deadline_ns));
     *report = weigh(smaller);
     status = tam_align_go_back(r, report->step, l->scratch);
     const tam_recipe recipe = {
@@ -215,7 +215,7 @@ tamis_status tamis_reducer_move(tamis_reducer *r, tamis_comm *smaller, tamis_mov
     unpack(&l);
     if (status != TAMIS_OK)
         return status;
-    tell(smaller, &found);
+    log_ranks(smaller, &found);
     if (report)
         status = tam_struct_give("tamis_moved", &found, sizeof found, report);
     if (status == TAMIS_OK)

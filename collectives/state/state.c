@@ -118,7 +118,7 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
     h->residual_bytes = sizes.residual;
     h->moments_bytes = sizes.moments;
     h->undo_bytes = sizes.undo;
-    tam_agreement_of_state(&r->agreement, h->fields);
+    tam_config_handshake_of_state(&r->handshake, h->fields);
     h->rank = r->comm->rank;
     h->nranks = r->comm->nranks;
     h->nbuckets = r->nbuckets;
@@ -146,7 +146,7 @@ static bool is_foreign(const tamis_reducer *r, const tam_state_header *h) {
 static tamis_status check_owner(const tamis_reducer *r, const tam_state_header *h, bool alone,
                                 const char *where) {
     char text[160];
-    if (tam_agreement_differs(&r->agreement, h->fields, text, sizeof text))
+    if (tam_config_handshake_differs(&r->handshake, h->fields, text, sizeof text))
         return tam_fail(TAMIS_E_FORMAT, "%s: it belongs to another reducer: %s", where, text);
     bool own = h->rank == r->comm->rank && !is_foreign(r, h);
     if (own || (alone && is_foreign(r, h) && h->nranks <= UINT32_MAX))
@@ -239,7 +239,7 @@ tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
         return tam_state_refuse(where, "its content is damaged (checksum)");
     if (!is_foreign(r, h))
         TAM_TRY(check_own(r, control, where));
-    else if (!tam_snapshot_can_send(r, ((const tam_place *)now_in(control))->k))
+    else if (!tam_snapshot_can_send(r, ((const tam_run_position *)now_in(control))->k))
         return tam_state_refuse(where,
                                 "its density was set to a value that this reducer cannot send");
     if (residual && h->residual_hash != hash_residual(residual, h->residual_bytes))
@@ -261,9 +261,9 @@ static void find_pending(tamis_reducer *r, const float *residual) {
 }
 
 /* A state fits any choice of dense buckets: nothing is lost, but results have other bits. */
-static void tell_choice(const tamis_reducer *r, const tam_state_header *h) {
+static void log_choice(const tamis_reducer *r, const tam_state_header *h) {
     uint64_t there = h->fields[TAM_FACT_DENSE_BUCKETS];
-    uint64_t here = r->agreement.fields[TAM_FACT_DENSE_BUCKETS];
+    uint64_t here = r->handshake.fields[TAM_FACT_DENSE_BUCKETS];
     if (there != here)
         tam_log(TAM_WARN,
                 "rank %u: the state was saved with dense buckets %#llx, here they are %#llx; the "
@@ -292,7 +292,7 @@ static void take_undo(tamis_reducer *r, const void *control, bool with_residual)
 static void take_all(tamis_reducer *r, const void *control) {
     const tam_state_header *h = control;
     tam_snapshot_take(r, now_in(control), h->ngroups, is_foreign(r, h));
-    tell_choice(r, h);
+    log_choice(r, h);
     r->passes = h->passes;
 }
 
@@ -305,5 +305,5 @@ tamis_status tam_state_take(tamis_reducer *r, const void *control, const float *
     if (r->acc && residual)
         find_pending(r, residual);
     take_undo(r, control, residual || !r->acc);
-    return tam_snapshot_arrive(r);
+    return tam_snapshot_resume(r);
 }

@@ -10,7 +10,7 @@
  *
  * Moments exist only in update mode: the first, the second or both, float[n] each.
  *
- * The header holds what the state belongs to (the agreement, rank, ranks) and checksums of the
+ * The header holds what the state belongs to (the handshake, rank, ranks) and checksums of the
  * parts; its own comes last. A state is checked completely before it changes the reducer.
  */
 #ifndef TAM_STATE_STATE_H
@@ -26,10 +26,10 @@ typedef struct tam_state_header {
     uint64_t control_bytes, residual_bytes, moments_bytes;
     uint64_t undo_bytes;         /* of the control part */
     uint64_t status;             /* always 0 */
-    uint64_t fields[TAM_FIELDS]; /* of the agreement */
+    uint64_t fields[TAM_FIELDS]; /* of the handshake */
     uint64_t rank, nranks, nbuckets, ngroups;
     uint64_t borders; /* hash of where buckets begin: lists of groups are in their order */
-    double link_latency_us, link_gbit; /* that they were planned for; to be told */
+    double link_latency_us, link_gbit; /* that they were planned for; to be logged */
     uint64_t passes;                   /* of update mode */
     uint64_t parts_hash;               /* of the control part after the header */
     uint64_t residual_hash;

@@ -4,11 +4,11 @@
 #include <stdio.h>
 
 enum {
-    SENTENCE = TAM_RECORD_BYTES - sizeof(tam_consensus_header) - sizeof(uint64_t) - TAM_TOKEN_BYTES
+    SENTENCE = TAM_RECORD_BYTES - sizeof(tam_handshake_header) - sizeof(uint64_t) - TAM_TOKEN_BYTES
 };
 
 typedef struct record {
-    tam_consensus_header header;
+    tam_handshake_header header;
     uint64_t status; /* not the header's: a rank that timed out must not hide the one that failed */
     unsigned char token[TAM_TOKEN_BYTES];
     char sentence[SENTENCE];
@@ -19,7 +19,7 @@ _Static_assert(sizeof(record) == TAM_RECORD_BYTES, "one rank's record fits");
 static const record *find_failure(const unsigned char *records, uint32_t nranks) {
     const record *late = NULL;
     for (uint32_t r = 0; r < nranks; r++) {
-        const record *c = tam_consensus_record(records, r);
+        const record *c = tam_handshake_record(records, r);
         if (c->status != TAMIS_OK && c->status != TAMIS_E_TIMEOUT)
             return c;
         if (c->status == TAMIS_E_TIMEOUT && !late)
@@ -41,12 +41,12 @@ tamis_status tam_bootstrap(tamis_comm *bootstrap, const char *call, tamis_status
     memcpy(mine.token, token, TAM_TOKEN_BYTES);
     if (status != TAMIS_OK)
         snprintf(mine.sentence, sizeof mine.sentence, "%s", tamis_last_error());
-    TAM_TRY(tam_consensus_run(bootstrap, &mine, sizeof mine, accept, 0));
+    TAM_TRY(tam_handshake_run(bootstrap, &mine, sizeof mine, accept, 0));
     const record *failure = find_failure(bootstrap->records, bootstrap->nranks);
     if (failure)
         return tam_fail((tamis_status)failure->status, "%s: %.*s", call,
                         (int)sizeof failure->sentence - 1, failure->sentence);
-    memcpy(token, ((const record *)tam_consensus_record(bootstrap->records, 0))->token,
+    memcpy(token, ((const record *)tam_handshake_record(bootstrap->records, 0))->token,
            TAM_TOKEN_BYTES);
     return TAMIS_OK;
 }

@@ -6,7 +6,7 @@
 #ifndef TAM_TRANSPORT_BOOTSTRAP_H
 #define TAM_TRANSPORT_BOOTSTRAP_H
 
-#include "collectives/transport/consensus.h"
+#include "collectives/transport/handshake.h"
 
 enum { TAM_TOKEN_BYTES = 128 };
 

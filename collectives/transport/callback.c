@@ -205,7 +205,7 @@ tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
 
 /* -- with the ranks that are left ------------------------------------------------------------- */
 
-static tamis_status check_place(const tam_left *left) {
+static tamis_status check_rank(const tam_left *left) {
     tamis_callbacks user = TAMIS_CALLBACKS_INIT;
     if (!left->ranks || !left->callbacks)
         return tam_fail(TAMIS_E_ARGUMENT,
@@ -216,7 +216,7 @@ static tamis_status check_place(const tam_left *left) {
     if (user.nranks != left->nranks || user.rank >= user.nranks ||
         left->ranks[user.rank] != left->comm->rank)
         return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_shrink.callbacks: rank %u of %u is not the place of rank %u in the "
+                        "tamis_shrink.callbacks: rank %u of %u is not the index of rank %u in the "
                         "list of %u ranks that are left",
                         user.rank, user.nranks, left->comm->rank, left->nranks);
     return TAMIS_OK;
@@ -225,7 +225,7 @@ static tamis_status check_place(const tam_left *left) {
 static tamis_status shrink_callback(void *arg, const tam_left *left, tamis_comm **out) {
     tamis_comm *made = NULL;
     (void)arg; /* nothing of the old network is used */
-    TAM_TRY(check_place(left));
+    TAM_TRY(check_rank(left));
     TAM_TRY(tamis_comm_create_callback(left->callbacks, left->config, &made));
     tam_comm_revoke(left->comm);
     tamis_status status = tam_shrink_compare(made, left, TAMIS_OK);

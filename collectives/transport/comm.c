@@ -63,13 +63,13 @@ tamis_status tamis_comm_write_flight(const tamis_comm *comm, const char *folder)
 
 /* -- poison ----------------------------------------------------------------------------------- */
 
-/* @param told  `cause` has been logged */
-static void poison(tamis_comm *comm, tamis_status status, const char *cause, bool told) {
+/* @param logged  `cause` has been logged */
+static void poison(tamis_comm *comm, tamis_status status, const char *cause, bool logged) {
     int none = TAMIS_OK;
     pthread_mutex_lock(&comm->lock);
     if (atomic_compare_exchange_strong(&comm->poison, &none, (int)status)) {
         snprintf(comm->cause, sizeof comm->cause, "%s", cause);
-        atomic_store(&comm->told, told);
+        atomic_store(&comm->logged, logged);
     }
     pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
@@ -85,9 +85,9 @@ tamis_status tam_comm_check(tamis_comm *comm) {
     pthread_mutex_lock(&comm->lock);
     snprintf(sentence, sizeof sentence, "rank %u: the communicator is lost: %.440s", comm->rank,
              comm->cause);
-    bool told = atomic_exchange(&comm->told, true);
+    bool logged = atomic_exchange(&comm->logged, true);
     pthread_mutex_unlock(&comm->lock);
-    return told ? tam_pass(status, sentence) : tam_fail(status, "%s", sentence);
+    return logged ? tam_pass(status, sentence) : tam_fail(status, "%s", sentence);
 }
 
 /* -- jobs ------------------------------------------------------------------------------------- */
@@ -251,9 +251,9 @@ uint64_t tam_comm_deadline(const tamis_comm *comm) {
  * time to release the streams. */
 static void give_up(tamis_comm *comm, const tam_job *job, uint64_t begin_ns) {
     const tam_call call = {.purpose = job->purpose, .number = job->number, .begin_ns = begin_ns};
-    char place[TAM_LATE_TEXT], text[TAM_LATE_TEXT + 96];
+    char waited[TAM_WAIT_TEXT], text[TAM_WAIT_TEXT + 96];
     snprintf(text, sizeof text, "rank %u%s, and the transport did not return by its deadline",
-             comm->rank, tam_wait_late(&call, place));
+             comm->rank, tam_wait_time_text(&call, waited));
     poison(comm, TAMIS_E_TIMEOUT, text, false);
     release_streams(comm);
 }
@@ -327,7 +327,7 @@ static double gbit(double s_per_byte) {
     return s_per_byte > 0.0 ? 8e-9 / s_per_byte : 0.0;
 }
 
-static void tell_measured(const tam_staged *s) {
+static void log_measured(const tam_staged *s) {
     char plan[64], tried[192] = "; no other stages promise more than the usual ones";
     const tam_net *net = &s->net;
     for (uint32_t i = 0, at = 0; i < s->ntried; i++) {
@@ -357,7 +357,7 @@ tamis_status tam_comm_open_staged(const tam_transport *transport, tam_staged *se
     tam_log(TAM_INFO, "communicator: rank %u of %u exchanges in stages %s, %u ranks a node", rank,
             nranks, comm->plan, made.net.ranks_per_node);
     if (rank == 0 && made.measured)
-        tell_measured(&made);
+        log_measured(&made);
     return TAMIS_OK;
 }
 
@@ -390,7 +390,7 @@ tamis_status tamis_comm_status(const tamis_comm *comm) {
 tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting) {
     if (!comm)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_set_waiting: comm is NULL");
-    if ((unsigned)waiting > TAMIS_WAITING_NAP)
+    if ((unsigned)waiting > TAMIS_WAITING_SLEEP)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_set_waiting: %d is not a tamis_waiting",
                         (int)waiting);
     atomic_store(&comm->waiting, (int)waiting);

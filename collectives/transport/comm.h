@@ -56,14 +56,13 @@ struct tamis_comm {
     uint64_t timeout_ns;
     tam_recorded recorded; /* what jobs see of the transport; under the comm's order of jobs */
     unsigned char
-        *records; /* [nranks * TAM_RECORD_BYTES] for agreements, which must not allocate */
-    unsigned char
-        *job_memory; /* [TAM_JOB_BYTES] the job of an agreement: it may outlive its call */
+        *records; /* [nranks * TAM_RECORD_BYTES] for handshakes, which must not allocate */
+    unsigned char *job_memory; /* [TAM_JOB_BYTES] the job of a handshake: it may outlive its call */
 
     uint64_t reducers;   /* made so far, the same on all ranks: gives each its serial */
     uint32_t generation; /* communicators that were shrunk before this one */
 
-    bool measured; /* costs, by the first reducer that chooses (probe.h) */
+    bool measured; /* costs, by the first reducer that chooses (calibrate_costs.h) */
     tam_costs costs;
 
     atomic_int exchanges;  /* jobs under way that do not only watch */
@@ -73,7 +72,7 @@ struct tamis_comm {
     atomic_int waiting; /* tamis_waiting, of jobs that begin from here on */
     atomic_int poison;  /* a status; set once */
     char cause[512];    /* sentence of the first failure, under the lock */
-    atomic_bool told;   /* it has been logged: later calls fail silently */
+    atomic_bool logged; /* it has been logged: later calls fail silently */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;

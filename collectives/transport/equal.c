@@ -2,7 +2,7 @@
  *
  * Whether all ranks hold the same bytes: each shows their number and a hash.
  */
-#include "collectives/transport/consensus.h"
+#include "collectives/transport/handshake.h"
 
 #include "lib/base/hash.h"
 
@@ -12,7 +12,7 @@
 enum { LISTED = 8 }; /* ranks that are named; the others are counted */
 
 typedef struct record {
-    tam_consensus_header header;
+    tam_handshake_header header;
     uint64_t bytes;
     XXH128_hash_t hash;
 } record;
@@ -20,7 +20,7 @@ typedef struct record {
 _Static_assert(sizeof(record) <= TAM_RECORD_BYTES, "one rank's record fits");
 
 static const record *record_of(const unsigned char *records, uint32_t rank) {
-    return tam_consensus_record(records, rank);
+    return tam_handshake_record(records, rank);
 }
 
 static bool same(const record *a, const record *b) {
@@ -64,7 +64,7 @@ static uint32_t list_odd(const unsigned char *records, uint32_t nranks, const re
 }
 
 static tamis_status judge(const unsigned char *records, uint32_t nranks) {
-    TAM_TRY(tam_consensus_failure(records, nranks, "check that all are equal"));
+    TAM_TRY(tam_handshake_failure(records, nranks, "check that all are equal"));
     uint32_t most = find_majority(records, nranks);
     uint32_t count = count_like(records, nranks, record_of(records, most));
     if (count == nranks)
@@ -94,7 +94,7 @@ tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t b
             comm->rank, bytes);
     else
         mine.hash = XXH3_128bits(data ? data : "", bytes);
-    return tam_consensus_run(comm, &mine, sizeof mine, judge, 0);
+    return tam_handshake_run(comm, &mine, sizeof mine, judge, 0);
 }
 
 uint64_t tamis_hash(const void *data, size_t bytes) {

@@ -18,8 +18,8 @@
 #include <time.h>
 
 static void break_by_deadline(tam_hub *h, uint32_t rank, const tam_call *call) {
-    char missing[128], late[TAM_LATE_TEXT], cause[256];
-    snprintf(cause, sizeof cause, "rank %u%s for rank(s)%s", rank, tam_wait_late(call, late),
+    char missing[128], waited[TAM_WAIT_TEXT], cause[256];
+    snprintf(cause, sizeof cause, "rank %u%s for rank(s)%s", rank, tam_wait_time_text(call, waited),
              tam_hub_list(h, h->here, false, missing, sizeof missing));
     for (uint32_t r = 0; r < h->nranks; r++)
         h->missed[r] = !h->here[r];
@@ -33,10 +33,10 @@ static uint32_t first_missing(const tam_hub *h) {
     return r;
 }
 
-static void tell_late(const tam_hub *h, uint32_t rank, tam_call *call) {
+static void warn_late(const tam_hub *h, uint32_t rank, tam_call *call) {
     char missing[128];
     tam_hub_list(h, h->here, false, missing, sizeof missing);
-    tam_wait_tell_late(call, rank, missing, first_missing(h));
+    tam_wait_warn(call, rank, missing, first_missing(h));
 }
 
 static struct timespec time_of(uint64_t ns) {
@@ -44,16 +44,16 @@ static struct timespec time_of(uint64_t ns) {
                              .tv_nsec = (long)(ns % 1000000000u)};
 }
 
-static void await_round(tam_local *self, uint64_t round, tam_call *call) {
+static void await_generation(tam_local *self, uint64_t generation, tam_call *call) {
     tam_hub *h = self->hub;
-    while (h->round == round && h->broken == TAMIS_OK) {
-        uint64_t late_ns = tam_wait_late_ns(call);
+    while (h->generation == generation && h->broken == TAMIS_OK) {
+        uint64_t late_ns = tam_wait_warn_ns(call);
         struct timespec until = time_of(late_ns < call->deadline_ns ? late_ns : call->deadline_ns);
         int rc = pthread_cond_timedwait(&h->changed, &h->lock, &until);
-        if (rc != ETIMEDOUT || h->round != round || h->broken != TAMIS_OK)
+        if (rc != ETIMEDOUT || h->generation != generation || h->broken != TAMIS_OK)
             continue;
         if (late_ns < call->deadline_ns)
-            tell_late(h, self->rank, call);
+            warn_late(h, self->rank, call);
         else
             break_by_deadline(h, self->rank, call);
     }
@@ -71,17 +71,17 @@ static tamis_status barrier(tam_local *self, bool reads, tam_call *call) {
     tam_hub *h = self->hub;
     pthread_mutex_lock(&h->lock);
     stop_reading(self);
-    uint64_t round = h->round;
+    uint64_t generation = h->generation;
     h->here[self->rank] = true;
     if (h->broken == TAMIS_OK && ++h->arrived == h->nranks) {
         h->arrived = 0;
         memset(h->here, 0, h->nranks * sizeof h->here[0]);
-        h->round++;
+        h->generation++;
         h->reading = reads ? h->nranks : 0;
         pthread_cond_broadcast(&h->changed);
     }
-    await_round(self, round, call);
-    bool passed = h->round != round;
+    await_generation(self, generation, call);
+    bool passed = h->generation != generation;
     self->reading = passed && reads;
     while (!passed && h->reading > 0) /* only copies, so not for long */
         pthread_cond_wait(&h->changed, &h->lock);
@@ -95,7 +95,7 @@ static tamis_status barrier(tam_local *self, bool reads, tam_call *call) {
 static tamis_status compare(const tam_local *self, uint32_t r, tam_call *call) {
     const tam_posting *mine = &self->hub->posted[self->rank], *theirs = &self->hub->posted[r];
     if (mine->tagged && theirs->tagged)
-        TAM_TRY(tam_tag_hear(call, r, &theirs->tag));
+        TAM_TRY(tam_tag_check(call, r, &theirs->tag));
     if (mine->call == theirs->call && mine->bytes == theirs->bytes &&
         mine->tagged == theirs->tagged)
         return TAMIS_OK;
@@ -145,7 +145,7 @@ static void sum_slice(const tam_local *self, float *values, size_t begin, size_t
     for (size_t at = begin; at < end; at += TAM_TREE_BLOCK) {
         size_t length = end - at < TAM_TREE_BLOCK ? end - at : TAM_TREE_BLOCK;
         for (uint32_t r = 0; r < nranks; r++)
-            tam_tree_add_block(&block, tam_tree_place(r, own), (const float *)all[r].memory + at,
+            tam_tree_add_block(&block, tam_tree_vrank(r, own), (const float *)all[r].memory + at,
                                length);
         tam_tree_end_block(&block, length, values + at);
     }

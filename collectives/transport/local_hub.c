@@ -36,8 +36,8 @@ void tam_hub_break(tam_hub *h, tamis_status status, const char *cause) {
 static void free_hub(tam_hub *h) {
     pthread_cond_destroy(&h->changed);
     pthread_mutex_destroy(&h->lock);
-    tam_free(h->meeting.came);
-    tam_free(h->meeting.left);
+    tam_free(h->rendezvous.came);
+    tam_free(h->rendezvous.left);
     tam_free(h->missed);
     tam_free(h->gone);
     tam_free(h->posted);
@@ -78,17 +78,17 @@ tamis_status tam_hub_open(const tam_transport *transport, uint32_t nranks, uint3
     h->here = tam_alloc_array(nranks, sizeof h->here[0]);
     h->gone = tam_alloc_array(nranks, sizeof h->gone[0]);
     h->missed = tam_alloc_array(nranks, sizeof h->missed[0]);
-    h->meeting.came = tam_alloc_array(nranks, sizeof h->meeting.came[0]);
-    h->meeting.left = tam_alloc_array(nranks, sizeof h->meeting.left[0]);
-    if (!h->posted || !h->here || !h->gone || !h->missed || !h->meeting.came || !h->meeting.left ||
-        !open_lock(h))
+    h->rendezvous.came = tam_alloc_array(nranks, sizeof h->rendezvous.came[0]);
+    h->rendezvous.left = tam_alloc_array(nranks, sizeof h->rendezvous.left[0]);
+    if (!h->posted || !h->here || !h->gone || !h->missed || !h->rendezvous.came ||
+        !h->rendezvous.left || !open_lock(h))
         goto err_free;
     *out = h;
     return TAMIS_OK;
 
 err_free:
-    tam_free(h->meeting.left);
-    tam_free(h->meeting.came);
+    tam_free(h->rendezvous.left);
+    tam_free(h->rendezvous.came);
     tam_free(h->missed);
     tam_free(h->gone);
     tam_free(h->posted);

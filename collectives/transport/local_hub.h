@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Inside local communicators: what their ranks share. local_hub.c has its life, local.c the
- * operations, local_shrink.c how ranks that are left find each other; local_open.c creates.
+ * operations, local_shrink.c the rendezvous of the ranks that are left; local_open.c creates.
  */
 #ifndef TAM_TRANSPORT_LOCAL_HUB_H
 #define TAM_TRANSPORT_LOCAL_HUB_H
@@ -21,9 +21,9 @@ typedef struct tam_posting {
 
 typedef struct tam_hub tam_hub;
 
-/** Where the ranks that are left meet. An attempt ends for all its ranks alike; after one that
- * failed there may be another, after one that succeeded none. */
-typedef struct tam_meeting {
+/** The rendezvous of the ranks that are left. An attempt ends for all its ranks alike; after one
+ * that failed there may be another, after one that succeeded none. */
+typedef struct tam_rendezvous {
     uint32_t failed;      /* attempts, so far */
     tamis_status verdict; /* of the last of them */
     char cause[320];
@@ -36,7 +36,7 @@ typedef struct tam_meeting {
     bool *came;        /* [nranks] */
     bool agreed;       /* came is who is left, in */
     tam_hub *next;     /* which none of the others may touch: it may be gone */
-} tam_meeting;
+} tam_rendezvous;
 
 struct tam_hub {
     pthread_mutex_t lock;
@@ -44,17 +44,17 @@ struct tam_hub {
     const tam_transport *transport; /* local_open.c */
     uint32_t nranks, users;
     uint32_t arrived;
-    uint32_t reading; /* ranks that still read what others have posted */
-    uint64_t round;   /* barriers passed */
+    uint32_t reading;    /* ranks that still read what others have posted */
+    uint64_t generation; /* barriers passed */
     tamis_status broken;
     char cause[256];
     tam_posting *posted; /* [nranks] */
     bool *here;          /* [nranks] arrived at the current barrier */
     bool *gone;          /* [nranks] has destroyed its communicator */
-    bool *missed;        /* [nranks] was waited for in vain, by the deadline that broke the hub */
+    bool *missed;        /* [nranks] had not come by the deadline that broke the hub */
     bool grouped;        /* flight recorders of all ranks have one number: */
     uint32_t group;
-    tam_meeting meeting;
+    tam_rendezvous rendezvous;
 };
 
 typedef struct tam_local {

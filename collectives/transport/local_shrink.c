@@ -8,7 +8,7 @@
  *     rank 2             comes . . . . . waits . | of the first |  rank 1 of the next hub
  *     rank 3                                                          comes: too late
  *
- * Those for whom the others have already waited in vain have less time than the deadline, so that
+ * Those that have already missed one deadline have less time than the deadline, so that
  * two deadlines do not pass before the others go on.
  */
 #include "lib/base/base.h"
@@ -26,7 +26,7 @@ enum { TEXT = 96 };
 /* -- what the ranks say; all with the lock held ----------------------------------------------- */
 
 static void fail_attempt(tam_hub *h, tamis_status status, const char *cause) {
-    tam_meeting *m = &h->meeting;
+    tam_rendezvous *m = &h->rendezvous;
     m->failed++;
     m->verdict = status;
     snprintf(m->cause, sizeof m->cause, "%s", cause);
@@ -41,7 +41,7 @@ static uint64_t brief_of(uint64_t timeout_ns) {
 
 static void be_first(const tam_local *self, const tam_left *left) {
     tam_hub *h = self->hub;
-    tam_meeting *m = &h->meeting;
+    tam_rendezvous *m = &h->rendezvous;
     m->first = self->rank;
     m->listed = left->ranks != NULL;
     m->until_ns = left->deadline_ns;
@@ -52,7 +52,7 @@ static void be_first(const tam_local *self, const tam_left *left) {
 }
 
 /* No list is another than any list, which names at least its rank. */
-static bool says_the_same(const tam_meeting *m, const tam_left *left, uint32_t nranks) {
+static bool says_the_same(const tam_rendezvous *m, const tam_left *left, uint32_t nranks) {
     uint32_t i = 0;
     bool same = true;
     for (uint32_t r = 0; r < nranks && same; r++) {
@@ -78,7 +78,7 @@ static const char *say(const tam_left *left, char text[TEXT]) {
 }
 
 static void differ(const tam_local *self, const tam_left *left) {
-    const tam_meeting *m = &self->hub->meeting;
+    const tam_rendezvous *m = &self->hub->rendezvous;
     char theirs[TEXT], ours[TEXT], cause[128 + 2 * TEXT];
     tam_hub_list(self->hub, m->left, true, theirs, sizeof theirs);
     snprintf(cause, sizeof cause,
@@ -92,13 +92,13 @@ static void differ(const tam_local *self, const tam_left *left) {
 
 /* Without a list. */
 static bool is_awaited(const tam_hub *h, uint32_t rank, uint64_t now_ns) {
-    bool missed = h->missed[rank] && now_ns >= h->meeting.brief_ns;
+    bool missed = h->missed[rank] && now_ns >= h->rendezvous.brief_ns;
     return !h->gone[rank] && !missed;
 }
 
 /* Whether all have come that can; `gone`: one of the list never will. */
 static bool is_complete(const tam_hub *h, uint64_t now_ns, bool *gone) {
-    const tam_meeting *m = &h->meeting;
+    const tam_rendezvous *m = &h->rendezvous;
     bool complete = true;
     *gone = false;
     for (uint32_t r = 0; r < h->nranks; r++) {
@@ -111,7 +111,7 @@ static bool is_complete(const tam_hub *h, uint64_t now_ns, bool *gone) {
 
 /* Those that have come go on. */
 static void agree(tam_hub *h) {
-    tam_meeting *m = &h->meeting;
+    tam_rendezvous *m = &h->rendezvous;
     tamis_status status = tam_hub_open(h->transport, m->ncame, m->ncame, &m->next);
     if (status != TAMIS_OK) {
         fail_attempt(h, status, tamis_last_error());
@@ -123,7 +123,7 @@ static void agree(tam_hub *h) {
 
 /* The next attempt begins with a list of its own. */
 static void refuse_incomplete(tam_hub *h, tamis_status status, const char *why) {
-    tam_meeting *m = &h->meeting;
+    tam_rendezvous *m = &h->rendezvous;
     char missing[TEXT], cause[256];
     for (uint32_t r = 0; r < h->nranks; r++)
         m->left[r] = m->left[r] && !m->came[r];
@@ -134,7 +134,7 @@ static void refuse_incomplete(tam_hub *h, tamis_status status, const char *why) 
 
 /* Until something changes, or one of the two times has come. */
 static void await_change(tam_hub *h, uint64_t now_ns) {
-    const tam_meeting *m = &h->meeting;
+    const tam_rendezvous *m = &h->rendezvous;
     bool brief = now_ns < m->brief_ns && m->brief_ns < m->until_ns;
     uint64_t until_ns = brief ? m->brief_ns : m->until_ns;
     const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
@@ -144,7 +144,7 @@ static void await_change(tam_hub *h, uint64_t now_ns) {
 
 static void await_end(tam_local *self, uint32_t failed) {
     tam_hub *h = self->hub;
-    tam_meeting *m = &h->meeting;
+    tam_rendezvous *m = &h->rendezvous;
     bool gone;
     while (m->failed == failed && !m->agreed) {
         uint64_t now_ns = tam_clock_ns();
@@ -165,8 +165,8 @@ static void await_end(tam_local *self, uint32_t failed) {
 static tamis_status come_late(const tam_local *self) {
     char text[TEXT];
     const tam_hub *h = self->hub;
-    tam_hub_list(h, h->meeting.came, true, text, sizeof text);
-    if (h->meeting.came[self->rank])
+    tam_hub_list(h, h->rendezvous.came, true, text, sizeof text);
+    if (h->rendezvous.came[self->rank])
         return tam_fail(TAMIS_E_STATE,
                         "rank %u: tamis_comm_shrink was called again, but ranks%s have already "
                         "gone on; shrink the smaller communicator",
@@ -177,21 +177,21 @@ static tamis_status come_late(const tam_local *self) {
                     self->rank, text);
 }
 
-static tamis_status hear_verdict(tam_local *self) {
-    const tam_meeting *m = &self->hub->meeting;
+static tamis_status report_verdict(tam_local *self) {
+    const tam_rendezvous *m = &self->hub->rendezvous;
     self->failed = m->failed;
     return tam_fail(m->verdict, "rank %u: tamis_comm_shrink: %s", self->rank, m->cause);
 }
 
-/* A rank that missed an attempt hears how it ended, so that all get the same answers. */
-static tamis_status meet(tam_local *self, const tam_left *left) {
+/* A rank that missed an attempt gets its result, so that all get the same answers. */
+static tamis_status rendezvous(tam_local *self, const tam_left *left) {
     tam_hub *h = self->hub;
-    tam_meeting *m = &h->meeting;
+    tam_rendezvous *m = &h->rendezvous;
     uint32_t failed = m->failed;
     if (m->agreed)
         return come_late(self);
     if (self->failed < failed)
-        return hear_verdict(self);
+        return report_verdict(self);
     if (m->ncame == 0)
         be_first(self, left);
     if (!says_the_same(m, left, h->nranks))
@@ -202,19 +202,19 @@ static tamis_status meet(tam_local *self, const tam_left *left) {
         pthread_cond_broadcast(&h->changed);
         await_end(self, failed);
     }
-    return m->failed == failed ? TAMIS_OK : hear_verdict(self);
+    return m->failed == failed ? TAMIS_OK : report_verdict(self);
 }
 
-/* @param  ranks  [out]  [nranks] who is left. @return the place of `rank` among them */
+/* @param  ranks  [out]  [nranks] who is left. @return the new number of `rank` */
 static uint32_t list_left(const tam_hub *h, uint32_t rank, uint32_t *ranks) {
-    uint32_t count = 0, place = 0;
+    uint32_t count = 0, new_rank = 0;
     for (uint32_t r = 0; r < h->nranks; r++) {
         if (r == rank)
-            place = count;
-        if (h->meeting.came[r])
+            new_rank = count;
+        if (h->rendezvous.came[r])
             ranks[count++] = r;
     }
-    return place;
+    return new_rank;
 }
 
 /* The other ranks learn now, whatever call they are in, that this one will not come there. */
@@ -231,20 +231,20 @@ static void leave_the_old(tam_local *self, tamis_comm *comm) {
 tamis_status tam_local_shrink(void *arg, const tam_left *left, tamis_comm **out) {
     tam_local *self = arg;
     tam_hub *h = self->hub;
-    uint32_t place = 0;
+    uint32_t new_rank = 0;
     uint32_t *ranks =
         tam_alloc_array(h->nranks, sizeof ranks[0]); /* before the others rely on it */
     if (!ranks)
         return tam_fail(TAMIS_E_NOMEM, "rank %u: no memory to list who is left", self->rank);
     leave_the_old(self, left->comm);
     pthread_mutex_lock(&h->lock);
-    tamis_status status = meet(self, left);
+    tamis_status status = rendezvous(self, left);
     if (status == TAMIS_OK)
-        place = list_left(h, self->rank, ranks);
-    tam_hub *next = h->meeting.next;
+        new_rank = list_left(h, self->rank, ranks);
+    tam_hub *next = h->rendezvous.next;
     pthread_mutex_unlock(&h->lock);
     if (status == TAMIS_OK)
-        status = tam_hub_open_rank(next, place, left->config, out);
+        status = tam_hub_open_rank(next, new_rank, left->config, out);
     if (status == TAMIS_OK)
         status = tam_comm_record_before(out, ranks);
     tam_free(ranks);

@@ -66,7 +66,7 @@ static tamis_status explain(const tam_mpi *self, int count) {
 }
 
 /* Open MPI tests first and makes progress afterwards. A second test sees what that progress
- * brought, which must not wait for the end of a nap. */
+ * brought, which must not wait for the end of a sleep. */
 static tamis_status test_mpi(void *arg, tam_done *done, uint32_t *count) {
     tam_mpi *self = arg;
     int n = 0;

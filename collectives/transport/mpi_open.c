@@ -41,7 +41,7 @@ static tamis_status await_duplicate(const tam_mpi *self, MPI_Request *request,
                             "rank %d waited %llu ms for all ranks to call tamis_comm_create_mpi",
                             self->rank,
                             (unsigned long long)((tam_clock_ns() - begin_ns) / 1000000u));
-        tam_relax(tries);
+        tam_back_off(tries);
     }
     return TAMIS_OK;
 }

@@ -3,14 +3,14 @@
  * The ranks that are left of a communicator over MPI, where MPI has User Level Failure Mitigation:
  *
  *     revoke      the old communicator: whoever waits there wakes up
- *     meet        MPIX_Comm_iagree, polled: all that live have come
+ *     gather      MPIX_Comm_iagree, polled: all that live have come
  *     shrink      MPIX_Comm_shrink has no nonblocking form, so it runs on a thread of its own
  *     open        as any communicator, and compare what the callers say
  *     agree       again over the old one: all go on, or none
  *
  * A rank whose deadline passes returns, and continues where it was when it calls again: what MPI
  * has begun cannot be withdrawn. MPI alone knows who is dead: a rank that has only stopped is
- * waited for, in vain.
+ * waited for until the deadline.
  */
 #include "collectives/transport/mpi_comm.h"
 #include "collectives/transport/shrink.h"
@@ -27,15 +27,15 @@ static const char call[] = "tamis_comm_shrink";
 /* After its deadline a rank waits so long for the others to say that they go on. */
 #define GRACE_NS UINT64_C(500000000)
 
-typedef enum tam_mpi_phase { MEET, SHRINK, AGREE } tam_mpi_phase;
+typedef enum tam_mpi_phase { GATHER, SHRINK, AGREE } tam_mpi_phase;
 
 /* What has begun on the old communicator. It lives as long as the process: an abandoned thread, or
  * MPI, may still use it. */
 typedef struct tam_mpi_parting {
     tam_mpi_phase phase;
-    MPI_Request request; /* of an agreement, */
+    MPI_Request request; /* of MPIX_Comm_iagree, */
     int flag;            /* and its flag */
-    bool asked;          /* the agreement, or the thread, has begun */
+    bool asked;          /* that, or the thread, has begun */
     MPI_Comm old, left;
     tamis_comm *made; /* on left, while it is not known whether all have theirs */
     int code;         /* of the thread, which is */
@@ -91,7 +91,7 @@ static tamis_status agree(const tam_mpi *self, int flag, const char *what, uint6
             break;
         if (tam_clock_ns() > deadline_ns)
             return late(self, what);
-        tam_relax(tries);
+        tam_back_off(tries);
     }
     p->asked = false;
     *out = p->flag;
@@ -113,7 +113,7 @@ static bool start_thread(tam_mpi_parting *p) {
     return true;
 }
 
-/* Without MPI_THREAD_MULTIPLE, or without a thread, on this thread: all ranks have just met, so
+/* Without MPI_THREAD_MULTIPLE, or without a thread, on this thread: all ranks have just come, so
  * only a rank that stops in this moment can block it. */
 static tamis_status shrink_old(const tam_mpi *self, uint64_t deadline_ns) {
     tam_mpi_parting *p = self->parting;
@@ -125,7 +125,7 @@ static tamis_status shrink_old(const tam_mpi *self, uint64_t deadline_ns) {
     for (unsigned tries = 0; !atomic_load(&p->finished); tries++) {
         if (tam_clock_ns() > deadline_ns)
             return late(self, "MPIX_Comm_shrink");
-        tam_relax(tries);
+        tam_back_off(tries);
     }
     atomic_store(&p->finished, 0);
     p->asked = false;
@@ -198,7 +198,7 @@ static tamis_status end_together(tam_mpi *self, tamis_status own, tamis_comm **o
     snprintf(sentence, sizeof sentence, "%s", own != TAMIS_OK ? tamis_last_error() : "");
     p->phase = AGREE;
     TAM_TRY(agree(self, own == TAMIS_OK, "its end", tam_clock_ns() + GRACE_NS, &all));
-    p->phase = MEET;
+    p->phase = GATHER;
     if (all && p->made) {
         *out = p->made;
         p->made = NULL;
@@ -222,8 +222,8 @@ tamis_status tam_mpi_shrink(void *arg, const tam_left *left, tamis_comm **out) {
     MPIX_Comm_revoke(p->old);
     if (p->phase == AGREE)
         return end_together(self, TAMIS_OK, out); /* what this rank said then is what counts */
-    if (p->phase == MEET)
-        TAM_TRY(agree(self, 1, "the meeting", left->deadline_ns, &flag));
+    if (p->phase == GATHER)
+        TAM_TRY(agree(self, 1, "gathering the ranks", left->deadline_ns, &flag));
     p->phase = SHRINK;
     TAM_TRY(shrink_old(self, left->deadline_ns));
     return end_together(self, open_left(self, left, &p->made), out);

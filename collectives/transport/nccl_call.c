@@ -63,11 +63,11 @@ tamis_status tam_nccl_have_patience(const tam_nccl *self, const char *what, cons
     tamis_status poison = (tamis_status)atomic_load(call->poison);
     if (poison != TAMIS_OK)
         return tam_fail(poison, "rank %u stopped waiting in %s", self->rank, what);
-    char late[TAM_LATE_TEXT];
+    char late[TAM_WAIT_TEXT];
     if (tam_clock_ns() > call->deadline_ns)
         return tam_fail(TAMIS_E_TIMEOUT,
                         "rank %u%s in %s: a rank is missing, or the ranks made different calls",
-                        self->rank, tam_wait_late(call, late), what);
+                        self->rank, tam_wait_time_text(call, late), what);
     return TAMIS_OK;
 }
 
@@ -81,7 +81,7 @@ tamis_status tam_nccl_complete(tam_nccl *self, ncclResult_t code, const char *wh
         if (!busy)
             break;
         TAM_TRY(tam_nccl_have_patience(self, what, call));
-        tam_relax(tries);
+        tam_back_off(tries);
     }
     return TAMIS_OK;
 }
@@ -105,7 +105,7 @@ tamis_status tam_nccl_await_stream(tam_nccl *self, const char *what, const tam_c
         TAM_TRY(tam_nccl_have_patience(self, what, call));
         if (code == cudaSuccess)
             return TAMIS_OK;
-        tam_relax(tries);
+        tam_back_off(tries);
     }
 }
 

@@ -28,7 +28,7 @@ enum { TAM_NCCL_DEFAULT_FLAGS = 0 };
 typedef struct tam_nccl tam_nccl;
 
 /** What only a thread that may hang can do: the helper. */
-typedef void tam_nccl_errand(tam_nccl *self);
+typedef void tam_nccl_task(tam_nccl *self);
 
 /** The making of a communicator of the ranks that are left. */
 typedef struct tam_nccl_parting {
@@ -57,10 +57,10 @@ struct tam_nccl {
     bool ending;          /* only the helper may touch comm */
     atomic_bool captured; /* work of it is in graphs, which may be replayed at any time */
 
-    tam_nccl_errand *errand;
+    tam_nccl_task *task;
     pthread_t helper; /* if `helped` */
     bool helped;
-    atomic_bool ended; /* the errand */
+    atomic_bool ended; /* the task */
     bool quiet;        /* the helper's: revoked, but not yet aborted */
     tam_nccl_parting parting;
 };
@@ -144,10 +144,10 @@ void tam_nccl_free(tam_nccl *self);
 
 /* nccl_end.c */
 
-/** Begin an errand, which follows another that has been awaited. @return false: no thread */
-bool tam_nccl_send_helper(tam_nccl *self, tam_nccl_errand *errand);
+/** Begin a task, which follows another that has been awaited. @return false: no thread */
+bool tam_nccl_send_helper(tam_nccl *self, tam_nccl_task *task);
 
-/** Wait for the errand. @return false: it has not ended by then */
+/** Wait for the task. @return false: it has not ended by then */
 bool tam_nccl_await_helper(tam_nccl *self, uint64_t until_ns);
 
 /** Poll until `code`, of a call on comm, is no longer ncclInProgress, or that deadline. Helper. */

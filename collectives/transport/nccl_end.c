@@ -25,12 +25,12 @@ ncclResult_t tam_nccl_settled(ncclComm_t comm, ncclResult_t code, uint64_t deadl
         code = ncclCommGetAsyncError(comm, &state);
         if (code != ncclSuccess || state != ncclInProgress || tam_clock_ns() > deadline_ns)
             break;
-        tam_relax(tries);
+        tam_back_off(tries);
     }
     return code == ncclSuccess ? state : code;
 }
 
-/* -- errands ---------------------------------------------------------------------------------- */
+/* -- tasks ------------------------------------------------------------------------------------ */
 
 /* End it, and what is under way. */
 static void abort_comm(tam_nccl *self) {
@@ -62,23 +62,23 @@ static void revoke_comm(tam_nccl *self) {
 
 /* -- the helper ------------------------------------------------------------------------------- */
 
-static void *run_errand(void *arg) {
+static void *run_task(void *arg) {
     tam_nccl *self = arg;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed; /* of this thread */
     cudaSetDevice(self->device);
     cudaThreadExchangeStreamCaptureMode(&mode);
-    self->errand(self);
+    self->task(self);
     atomic_store(&self->ended, true);
     return NULL;
 }
 
-bool tam_nccl_send_helper(tam_nccl *self, tam_nccl_errand *errand) {
+bool tam_nccl_send_helper(tam_nccl *self, tam_nccl_task *task) {
     sigset_t all, before;
-    self->errand = errand;
+    self->task = task;
     atomic_store(&self->ended, false);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the caller's threads */
-    self->helped = pthread_create(&self->helper, NULL, run_errand, self) == 0;
+    self->helped = pthread_create(&self->helper, NULL, run_task, self) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return self->helped;
 }
@@ -87,7 +87,7 @@ bool tam_nccl_await_helper(tam_nccl *self, uint64_t until_ns) {
     for (unsigned tries = 0; self->helped && !atomic_load(&self->ended); tries++) {
         if (tam_clock_ns() > until_ns)
             return false;
-        tam_relax(tries);
+        tam_back_off(tries);
     }
     if (self->helped)
         pthread_join(self->helper, NULL);
@@ -107,7 +107,7 @@ static bool hold_soon(tam_nccl *self) {
                     self->rank);
             return false;
         }
-        tam_relax(tries);
+        tam_back_off(tries);
     }
     if (!self->ending)
         return true;
@@ -116,11 +116,11 @@ static bool hold_soon(tam_nccl *self) {
 }
 
 /* Hand the communicator to a thread that ends it, unless one already does. */
-static void begin_end(tam_nccl *self, tam_nccl_errand *errand) {
+static void begin_end(tam_nccl *self, tam_nccl_task *task) {
     if (!hold_soon(self))
         return;
     self->ending = true;
-    tam_nccl_send_helper(self, errand);
+    tam_nccl_send_helper(self, task);
     pthread_mutex_unlock(&self->lock);
 }
 
@@ -137,7 +137,7 @@ static bool await_dry_stream(const tam_nccl *self) {
     for (unsigned tries = 0; tam_nccl_query(self) == cudaErrorNotReady; tries++) {
         if (tam_clock_ns() > until_ns)
             return false;
-        tam_relax(tries);
+        tam_back_off(tries);
     }
     return true;
 }

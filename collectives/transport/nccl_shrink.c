@@ -6,7 +6,7 @@
  * the helper's (nccl_end.c), as each of them may hang.
  *
  * NCCL cannot tell who is left, and ranks that do not name the same are not refused by it: they
- * wait for each other until their deadline. So the ranks compare their lists once they have met.
+ * wait for each other until their deadline. So the ranks compare their lists once all have come.
  */
 #include "collectives/transport/nccl_comm.h"
 
@@ -23,7 +23,7 @@ static const char other_way[] =
 
 static const atomic_int no_poison;
 
-/* -- the errand ------------------------------------------------------------------------------- */
+/* -- the task --------------------------------------------------------------------------------- */
 
 /* Where nobody is gone, NCCL has nothing to exclude, and splits. */
 static ncclResult_t make_child(tam_nccl *self, tam_nccl_parting *p) {
@@ -89,11 +89,11 @@ static bool list_excluded(const tam_left *left, tam_nccl_parting *p) {
     return true;
 }
 
-static uint32_t place_of(const tam_left *left) {
-    uint32_t place = 0;
-    while (left->ranks[place] != left->comm->rank)
-        place++;
-    return place;
+static uint32_t new_rank_of(const tam_left *left) {
+    uint32_t rank = 0;
+    while (left->ranks[rank] != left->comm->rank)
+        rank++;
+    return rank;
 }
 
 /* -- making it -------------------------------------------------------------------------------- */
@@ -144,7 +144,7 @@ static tamis_status make_working(tam_nccl *self, const tam_left *left, tam_nccl 
     uint64_t timeout_ns;
     TAM_TRY(tam_comm_timeout(left->config, &timeout_ns));
     TAM_TRY(await_quiet(self, left->deadline_ns)); /* before cudaMalloc, which waits for kernels */
-    TAM_TRY(tam_nccl_take(place_of(left), left->nranks, timeout_ns, made));
+    TAM_TRY(tam_nccl_take(new_rank_of(left), left->nranks, timeout_ns, made));
     TAM_TRY(make(self, left->deadline_ns, &(*made)->comm));
     TAM_TRY(tam_nccl_warm_up(*made, &limit));
     return tam_nccl_find_link(*made, &limit);

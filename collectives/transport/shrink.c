@@ -4,7 +4,7 @@
  */
 #include "collectives/transport/shrink.h"
 
-#include "collectives/transport/consensus.h"
+#include "collectives/transport/handshake.h"
 #include "lib/base/fenv.h"
 
 #include <stdio.h>
@@ -36,25 +36,25 @@ tamis_status tam_comm_record_before(tamis_comm **comm, const uint32_t *ranks) {
 }
 
 typedef struct standing {
-    tam_consensus_header header;
+    tam_handshake_header header;
     uint64_t rank, nranks, list; /* of the old communicator; a hash of who is left */
     uint64_t group;              /* of the new flight recorder */
 } standing;
 
 _Static_assert(sizeof(standing) <= TAM_RECORD_BYTES, "a standing fits the records");
 
-static const tam_consensus_field same[] = {
+static const tam_handshake_field same[] = {
     {"the number of ranks before", offsetof(standing, nranks), TAM_SHOWS_NUMBER},
     {"the list of ranks that are left", offsetof(standing, list), TAM_SHOWS_HASH},
 };
 
-/* Ranks of equal lists may still sit in the wrong places of the new network. */
+/* Ranks of equal lists may still have the wrong ranks in the new network. */
 static tamis_status judge(const unsigned char *records, uint32_t nranks) {
-    TAM_TRY(tam_consensus_failure(records, nranks, "go on with the ranks that are left"));
-    TAM_TRY(tam_consensus_same(records, nranks, same, sizeof same / sizeof same[0]));
+    TAM_TRY(tam_handshake_failure(records, nranks, "go on with the ranks that are left"));
+    TAM_TRY(tam_handshake_same(records, nranks, same, sizeof same / sizeof same[0]));
     for (uint32_t r = 1; r < nranks; r++) {
-        const standing *one = tam_consensus_record(records, r - 1);
-        const standing *next = tam_consensus_record(records, r);
+        const standing *one = tam_handshake_record(records, r - 1);
+        const standing *next = tam_handshake_record(records, r);
         if (one->rank >= next->rank)
             return tam_fail(TAMIS_E_MISMATCH,
                             "%s: rank %u of the new network was rank %llu and rank %u was rank "
@@ -69,7 +69,7 @@ static tamis_status judge(const unsigned char *records, uint32_t nranks) {
 static void join_recorders(tamis_comm *comm) {
     uint64_t most = 0;
     for (uint32_t r = 0; r < comm->nranks; r++) {
-        const standing *one = tam_consensus_record(comm->records, r);
+        const standing *one = tam_handshake_record(comm->records, r);
         most = one->group > most ? one->group : most;
     }
     tam_flight_join(comm->recorded.flight, (uint32_t)most);
@@ -82,7 +82,7 @@ tamis_status tam_shrink_compare(tamis_comm *comm, const tam_left *left, tamis_st
                            .nranks = left->comm->nranks,
                            .list = left->ranks ? XXH3_64bits(left->ranks, bytes) : 0,
                            .group = comm->recorded.flight->group};
-    TAM_TRY(tam_consensus_run(comm, &mine, sizeof mine, judge, left->deadline_ns));
+    TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, judge, left->deadline_ns));
     join_recorders(comm);
     return TAMIS_OK;
 }
@@ -114,7 +114,7 @@ static tamis_status check_list(const tamis_comm *comm, const tamis_shrink *how) 
     return TAMIS_OK;
 }
 
-static void tell(const tamis_comm *old, const tamis_comm *comm) {
+static void log_ranks(const tamis_comm *old, const tamis_comm *comm) {
     enum { REST = 24 };
     char gone[128];
     size_t used = 0;
@@ -155,7 +155,7 @@ tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrink *how, tamis_
     TAM_TRY(comm->transport->shrink(comm->self, &left, &made));
     made->generation = comm->generation + 1;
     atomic_store(&made->waiting, atomic_load(&comm->waiting));
-    tell(comm, made);
+    log_ranks(comm, made);
     *smaller = made;
     return TAMIS_OK;
 }

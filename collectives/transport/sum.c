@@ -10,7 +10,7 @@ static tamis_status gather_tags(tam_gather_chunk gather, void *self, uint32_t nr
     const void *came;
     TAM_TRY(gather(self, call->tag, sizeof *call->tag, &came, call));
     for (uint32_t r = 0; r < nranks; r++)
-        TAM_TRY(tam_tag_hear(call, r, (const tam_tag *)came + r));
+        TAM_TRY(tam_tag_check(call, r, (const tam_tag *)came + r));
     return TAMIS_OK;
 }
 

@@ -308,19 +308,19 @@ TAMIS_API tamis_status tamis_comm_write_flight(const tamis_comm *comm, const cha
 
 /** How threads wait for other ranks. It changes times and energy, never results. */
 typedef enum tamis_waiting {
-    TAMIS_WAITING_AUTO = 0, /* poll for a moment, then nap for an eighth of the time waited so far,
+    TAMIS_WAITING_AUTO = 0, /* poll for a moment, then sleep an eighth of the time waited so far,
                                2 to 200 us. Polling lasts 15 us on the library's thread, 50 while
                                the caller waits for that thread, 400 on a thread of the caller */
     TAMIS_WAITING_SPIN = 1, /* never yield the processor: keeps a core busy and delays whatever
                                shares it, perhaps the rank that is being waited for */
-    TAMIS_WAITING_NAP = 2   /* nap from the first poll on */
+    TAMIS_WAITING_SLEEP = 2 /* sleep from the first poll on */
 } tamis_waiting;
 
 /**
  * Choose how this rank waits, from the next exchange on. Any thread. Until then: TAMIS_WAIT.
  *
- * With AUTO and NAP, a rank that had to wait in each of the last 16 steps takes longer naps until
- * shortly before the shortest of these waits has passed.
+ * With AUTO and SLEEP, a rank that had to wait in each of the last 16 steps takes longer sleeps
+ * until shortly before the shortest of these waits has passed.
  *
  * This matters only for mpi, which polls for messages. Over local a waiting rank sleeps in the
  * kernel; over callback the callback decides.
@@ -337,7 +337,7 @@ TAMIS_CHECKED tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waitin
  *     equal parameters at the start    broadcast them, then check them; check again every few
  *                                      hundred steps: ranks that apply the same results stay equal
  *     different samples                each rank its own shard, or P ranks do the work of one
- *     equal numbers of steps           or a rank with more steps waits for the others in vain
+ *     equal numbers of steps           or the rank with more steps times out
  *
  * The ranks exchange a hash of the bytes (XXH3, 128 bits), never the bytes.
  *
@@ -379,7 +379,7 @@ typedef struct tamis_shrink {
  *                vain (TIMEOUT) has a tenth of it, and at least a second; ranks that have destroyed
  *                their communicator are not waited for. With a list: waits for these alone, and all
  *                of them must come. Ranks that come later get TIMEOUT and never join
- *     callback   `ranks` and `callbacks` must be given; the new rank is the place in the list. All
+ *     callback   `ranks` and `callbacks` must be given; the new rank is the index in the list. All
  *                ranks of the new network compare their lists over it
  *     mpi        needs an MPI with ULFM (Open MPI 5, mpirun --with-ft ulfm); see mpi.h
  *     nccl       `ranks` must be given, and all of them must come; lists that differ give TIMEOUT,
@@ -592,17 +592,17 @@ typedef enum tamis_value_codec {
 typedef enum tamis_phase {
     TAMIS_PHASE_ACCUMULATE = 0,
     TAMIS_PHASE_CUT = 1,
-    TAMIS_PHASE_EXCHANGE = 2, /* transport calls, and the union between them, less ARRIVE */
+    TAMIS_PHASE_EXCHANGE = 2, /* transport calls, and the union between them, less SKEW */
     TAMIS_PHASE_APPLY = 3,    /* of all buckets, at the end of the step */
     TAMIS_PHASE_WAIT = 4,     /* a thread of the caller is blocked: exposed time */
     TAMIS_PHASE_DEVICE = 5,   /* a step that a CUDA device runs by itself, as the host sees it */
-    TAMIS_PHASE_ARRIVE = 6,   /* waiting in the exchange for the last rank to arrive; reported
+    TAMIS_PHASE_SKEW = 6,     /* waiting in the exchange for the last rank to begin it; reported
                                  when the exchange has ended. If it is unknown (scheme dense,
                                  the first exchange), EXCHANGE includes it */
     TAMIS_PHASES
 } tamis_phase;
 
-/** "accumulate", "cut", ..., "arrive"; "" for other numbers. */
+/** "accumulate", "cut", ..., "skew"; "" for other numbers. */
 TAMIS_API const char *tamis_phase_name(tamis_phase phase);
 
 #define TAMIS_NO_BUCKET UINT32_MAX
@@ -894,7 +894,7 @@ typedef struct tamis_step {
                            above 0, in the units of the optimizer. Compared as `agreed` is */
     uint64_t agreed; /* what all ranks must have in common in this step: a hash of learning rates,
                            say. A rank that gives another number gets PROTOCOL, as do those that
-                           meet it. Not compared in scheme dense, nor of a step in a CUDA graph of
+                           see it. Not compared in scheme dense, nor of a step in a CUDA graph of
                            the caller, which keeps that of its capture */
 } tamis_step;
 
@@ -1151,12 +1151,12 @@ typedef struct tamis_stats {
     double apply_s;          /* write back, control */
     double wait_s;           /* inside tamis_reducer_wait; may include the phases above */
     double exchange_s_total; /* of all steps since the reducer was made */
-    double slack_s;     /* how much later the last gradient was ready on the slowest rank than here,
+    double lag_s;       /* how much later the last gradient was ready on the slowest rank than here,
                            both counted from the end of the previous step's last exchange; 0 if
                            unknown: scheme dense, the first step, or a device runs the steps */
     uint32_t straggler; /* that rank; UINT32_MAX if unknown */
-    double arrive_s;    /* part of exchange_s: waiting for other ranks to arrive at the exchanges of
-                           the buckets; 0 if unknown. The rest is the transfer */
+    double skew_s;      /* part of exchange_s: waiting for other ranks to begin the
+                           exchanges of the buckets; 0 if unknown. The rest is the transfer */
     double update_scale; /* factor on the result, update mode; else 1 */
 } tamis_stats;
 
@@ -1342,7 +1342,7 @@ typedef struct tamis_moved {
  * It has the same options, buckets, residual, moments, step number, density and, where the groups
  * are the same, thresholds; what is divided among ranks is divided anew. Exchange auto chooses
  * anew. The mean is then that of the ranks that are left. Ranks whose last exchange failed while
- * others applied the step meet at the earlier step, as by tamis_reducer_align and with its limits:
+ * others applied the step agree on the earlier step, as by tamis_reducer_align and with its limits:
  * where that is needed, `reducer` itself goes back. Otherwise it stays as it is, and must be
  * destroyed by the caller, before its communicator; after an error it can be moved again.
  * Parameters, optimizer state and position in the data must be those of report->step: a rank that

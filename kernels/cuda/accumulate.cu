@@ -76,7 +76,7 @@ static __device__ void load_gradient(const typename TYPE::element *from, uint32_
     } else {
 #pragma unroll
         for (uint32_t r = 0; r < 16; r++) {
-            uint32_t i = tam_place<FORM>(lane, r);
+            uint32_t i = tam_element_of<FORM>(lane, r);
             g[r] = tam_inside<FORM>(i, length) ? TYPE::widen(tam_load(from + i)) : 0.0f;
         }
     }
@@ -90,8 +90,8 @@ static __device__ void clear_gradient(typename TYPE::element *to, uint32_t lengt
         if (FORM == TAM_VECTOR)
             tam_store(reinterpret_cast<typename TYPE::row *>(to) + 8 * r + lane,
                       typename TYPE::row{});
-        else if (tam_inside<FORM>(tam_place<FORM>(lane, r), length))
-            tam_store(to + tam_place<FORM>(lane, r), typename TYPE::element{});
+        else if (tam_inside<FORM>(tam_element_of<FORM>(lane, r), length))
+            tam_store(to + tam_element_of<FORM>(lane, r), typename TYPE::element{});
     }
 }
 
@@ -138,7 +138,7 @@ static __device__ void make_updates(const tam_optimizer &rule, const tam_cuda_ch
                                     float g[16]) {
 #pragma unroll
     for (uint32_t r = 0; r < 16; r++) {
-        uint32_t i = tam_place<FORM>(threadIdx.x % 32, r);
+        uint32_t i = tam_element_of<FORM>(threadIdx.x % 32, r);
         if (tam_inside<FORM>(i, chunk.length))
             g[r] = tam_optimizer_take(&rule, chunk.begin + i, g[r]);
     }
@@ -158,7 +158,7 @@ static __device__ void store(float *to, uint32_t length, bool own, const float s
             else
                 tam_store(at, x);
         } else {
-            uint32_t i = tam_place<FORM>(lane, r);
+            uint32_t i = tam_element_of<FORM>(lane, r);
             if (tam_inside<FORM>(i, length))
                 to[i] = s[r];
         }
@@ -247,7 +247,7 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda
 #pragma unroll
     for (uint32_t r = 0; r < 16; r++) {
         float x = __fadd_rn(s[r], g[r]);
-        bool inside = tam_inside<FORM>(tam_place<FORM>(lane, r), chunk.length);
+        bool inside = tam_inside<FORM>(tam_element_of<FORM>(lane, r), chunk.length);
         bool finite = tam_magnitude_of(x) < TAM_INFINITE_BITS;
         s[r] = inside && finite ? x : s[r];
         bad |= (uint32_t)(inside && !finite) << r;
@@ -350,7 +350,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS,
     __shared__ team all;
     walker w = {};
     if (threadIdx.x == 0)
-        all = {*job.source, job.turn->mine, 0, blockIdx.x, 0, 0};
+        all = {*job.source, job.params->mine, 0, blockIdx.x, 0, 0};
     __syncthreads();
     while (all.run < job.grid.nruns) {
         if (threadIdx.x == 0) /* early: only this warp waits for the answer */

@@ -61,7 +61,7 @@ static __device__ uint32_t tam_append_rows(const tam_cuda_accumulate &job, uint3
         for (uint32_t row = 0; row < j; row++)
             at += all >> 8 * row & 255u;
         at += (before >> 8 * j & 255u) + (uint32_t)__popc(hits >> 4 * j & ((1u << r % 4) - 1));
-        tam_put_candidate(job, at, begin + tam_place<TAM_VECTOR>(lane, r));
+        tam_put_candidate(job, at, begin + tam_element_of<TAM_VECTOR>(lane, r));
     }
     *cursor += count;
     return count;
@@ -80,7 +80,7 @@ static __device__ uint32_t tam_append_columns(const tam_cuda_accumulate &job, ui
         uint32_t column = __ballot_sync(TAM_WARP, hits >> r & 1);
         if (hits >> r & 1)
             tam_put_candidate(job, *cursor + (uint32_t)__popc(column & ((1u << lane) - 1)),
-                              begin + tam_place<TAM_PART>(lane, r));
+                              begin + tam_element_of<TAM_PART>(lane, r));
         *cursor += (uint32_t)__popc(column);
     }
     return count;

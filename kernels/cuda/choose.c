@@ -40,7 +40,7 @@ static tam_cuda_cut prepare(const tam_cuda_row *row, const tam_cut *job) {
         .acc = job->acc,
         .kind = job->kind == TAM_CUT_ALL ? TAM_CUT_ALL : TAM_CUT_TOTAL,
         .end_chunk = d->grid.nchunks,
-        .turn = row->inbox.turns,
+        .params = row->inbox.params,
         .thresholds = row->inbox.thresholds,
         .candidates = d->candidates,
         .found = d->found,
@@ -90,13 +90,13 @@ tamis_status tam_cuda_cut_total(tam_cuda_row *row, const tam_cut *job, uint32_t 
     tam_cuda_cut cut = prepare(row, job);
     size_t k = count_own(grid, job->mine, 0, grid->ntiles, job->k);
     TAM_TRY(check_room(row, k));
-    row->host.turns[0] = (tam_cuda_turn){
+    row->host.params[0] = (tam_cuda_params){
         .mine = job->mine,
         .k = (uint32_t)k,
         .floor = (job->floor_key > 0.0f ? tam_bits(job->floor_key) : 0) + 1,
         .listed = !job->threshold && job->candidates && job->candidates->complete,
     };
-    TAM_TRY(tam_cuda_send(row, row->host.turns, sizeof row->host.turns[0], row->inbox.turns));
+    TAM_TRY(tam_cuda_send(row, row->host.params, sizeof row->host.params[0], row->inbox.params));
     if (job->kind == TAM_CUT_ALL && job->threshold)
         TAM_TRY(send_threshold(row, job->threshold));
     if (job->kind == TAM_CUT_TOTAL && job->weights) {
@@ -127,10 +127,10 @@ static tamis_status trim(tam_cuda_row *row, const tam_cut *job, size_t all, size
     list->magnitude = list->pool_magnitude;
     cut.found = row->inbox.list;
     cut.indices = list->pool_index + all;
-    row->host.turns[0] = (tam_cuda_turn){.mine = job->mine, .k = (uint32_t)k, .listed = 1};
+    row->host.params[0] = (tam_cuda_params){.mine = job->mine, .k = (uint32_t)k, .listed = 1};
     *row->host.list = (tam_cuda_found){.total = all, .complete = 1, .count = (uint32_t)all};
     *row->host.count = (uint32_t)all;
-    TAM_TRY(tam_cuda_send(row, row->host.turns, sizeof row->host.turns[0], row->inbox.turns));
+    TAM_TRY(tam_cuda_send(row, row->host.params, sizeof row->host.params[0], row->inbox.params));
     TAM_TRY(tam_cuda_send(row, row->host.list, sizeof *row->host.list, row->inbox.list));
     TAM_TRY(tam_cuda_send(row, row->host.count, sizeof *row->host.count, row->inbox.count));
     /* Signed values serve as magnitudes: a cut ignores their sign. */
@@ -148,19 +148,19 @@ static tamis_status trim(tam_cuda_row *row, const tam_cut *job, size_t all, size
 /* One cut after another, each over its group's chunks; lists follow each other in the pool. */
 static tamis_status launch_groups(tam_cuda_row *row, const tam_cut *job) {
     const tam_grid *grid = row->device.source;
-    TAM_TRY(tam_cuda_send(row, row->host.turns, grid->ngroups * sizeof row->host.turns[0],
-                          row->inbox.turns));
+    TAM_TRY(tam_cuda_send(row, row->host.params, grid->ngroups * sizeof row->host.params[0],
+                          row->inbox.params));
     for (uint32_t g = 0, at = 0; g < grid->ngroups; g++) {
         tam_cuda_cut cut = prepare(row, job);
         cut.first_chunk = row->tile_chunks[grid->groups[g].first_tile];
         cut.end_chunk = row->tile_chunks[grid->groups[g].first_tile + grid->groups[g].ntiles];
-        cut.turn += g;
+        cut.params += g;
         cut.picked += g;
         cut.indices += at;
         uint32_t most = (cut.end_chunk - cut.first_chunk + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
         cut.grid.blocks = (uint32_t)lesser(cut.grid.blocks, most);
-        at += row->host.turns[g].k;
-        if (row->host.turns[g].k > 0)
+        at += row->host.params[g].k;
+        if (row->host.params[g].k > 0)
             TAM_TRY(launch(row, &cut));
     }
     return TAMIS_OK;
@@ -175,7 +175,7 @@ tamis_status tam_cuda_cut_groups(tam_cuda_row *row, const tam_cut *job, uint32_t
         const tam_group *group = &grid->groups[g];
         size_t k = count_own(grid, job->mine, group->first_tile, group->first_tile + group->ntiles,
                              job->budgets[g]);
-        row->host.turns[g] = (tam_cuda_turn){.mine = job->mine, .k = (uint32_t)k};
+        row->host.params[g] = (tam_cuda_params){.mine = job->mine, .k = (uint32_t)k};
         all += k;
     }
     size_t k = lesser(all, job->k);
@@ -186,7 +186,7 @@ tamis_status tam_cuda_cut_groups(tam_cuda_row *row, const tam_cut *job, uint32_t
     TAM_TRY(
         receive(row, grid->ngroups, row->device.candidates.pool_index, k < all ? 0 : all, indices));
     for (uint32_t g = 0; g < grid->ngroups; g++) {
-        if (row->host.turns[g].k == 0)
+        if (row->host.params[g].k == 0)
             continue;
         out->candidates += row->outbox.picked[g].candidates;
         least = (uint32_t)lesser(least, row->outbox.picked[g].key);

@@ -42,14 +42,14 @@ enum tam_form { TAM_VECTOR, TAM_WHOLE, TAM_PART };
 
 /** The element, from the chunk's begin, that register r of a lane holds. */
 template <tam_form FORM>
-static __device__ __forceinline__ uint32_t tam_place(uint32_t lane, uint32_t r) {
+static __device__ __forceinline__ uint32_t tam_element_of(uint32_t lane, uint32_t r) {
     return r / 4 * 128 + (FORM == TAM_VECTOR ? 4 * lane + r % 4 : r % 4 * 32 + lane);
 }
 
 /** Whether the chunk has that element. */
 template <tam_form FORM>
-static __device__ __forceinline__ bool tam_inside(uint32_t place, uint32_t length) {
-    return FORM != TAM_PART || place < length;
+static __device__ __forceinline__ bool tam_inside(uint32_t element, uint32_t length) {
+    return FORM != TAM_PART || element < length;
 }
 
 /** @param x  elements past the end are 0 */
@@ -67,7 +67,7 @@ static __device__ __forceinline__ void tam_load_chunk(const float *from, uint32_
     } else {
 #pragma unroll
         for (uint32_t r = 0; r < 16; r++) {
-            uint32_t i = tam_place<FORM>(lane, r);
+            uint32_t i = tam_element_of<FORM>(lane, r);
             x[r] = tam_inside<FORM>(i, length) ? tam_load(from + i) : 0.0f;
         }
     }

@@ -91,7 +91,7 @@ static __device__ uint32_t fill_batch(const tam_cuda_accumulate &job, uint32_t f
     __syncthreads(); /* the previous batch has been copied */
     if (i < end) {
         tam_cuda_chunk chunk = tam_chunk_of(job.grid, i);
-        if (tam_owns_part(job.turn->mine, chunk.part)) {
+        if (tam_owns_part(job.params->mine, chunk.part)) {
             count = job.candidates.chunk_count[i];
             b->offset[threadIdx.x] = job.candidates.chunk_offset[i];
             b->group[threadIdx.x] = chunk.group;

@@ -9,7 +9,7 @@
  *     levels      groups to threads
  *     divide      thread 0 of the last block     k among the buckets; in a second launch:
  *     aim         groups to threads              levels, for another k
- *     prepare     groups to threads              thresholds, weights; thread 0: the turn
+ *     prepare     groups to threads              thresholds, weights; thread 0: parameters
  *     report      the last block                 figures of the step, for the host
  *
  * Cost, counted, not measured: in thread 0 each group adds a division that depends on the previous
@@ -238,17 +238,17 @@ static __device__ uint32_t picks_of(const tam_cuda_control &job, uint64_t k, uin
     return static_cast<uint32_t>(tam_rule_pick(k, job.grid.n, span.before, span.upto));
 }
 
-static __device__ void write_turn(const tam_cuda_control &job, const tam_control_state &state,
-                                  uint64_t k, uint64_t step) {
+static __device__ void write_params(const tam_cuda_control &job, const tam_control_state &state,
+                                    uint64_t k, uint64_t step) {
     uint32_t nranks = job.packets.nranks, at = static_cast<uint32_t>(step % nranks);
     float floor_key = tam_rule_floor(job.scheme.budget, &state, job.levels[0]);
-    job.turn->step = step;
-    job.turn->mine = job.scheme.ownership == TAM_OWN_ALL
-                         ? TAM_PART_ALL
-                         : tam_scheme_part(job.scheme, step, job.packets.rank, nranks);
-    job.turn->k = picks_of(job, part_of(job, k), at);
-    job.turn->floor = tam_bits(floor_key) + 1;
-    job.turn->listed = tam_rule_listed(job.scheme.threshold, &state);
+    job.params->step = step;
+    job.params->mine = job.scheme.ownership == TAM_OWN_ALL
+                           ? TAM_PART_ALL
+                           : tam_scheme_part(job.scheme, step, job.packets.rank, nranks);
+    job.params->k = picks_of(job, part_of(job, k), at);
+    job.params->floor = tam_bits(floor_key) + 1;
+    job.params->listed = tam_rule_listed(job.scheme.threshold, &state);
 }
 
 /* The same thread handles a group as in learn: levels need no barrier, only the state does. */
@@ -260,8 +260,8 @@ static __device__ void prepare(const tam_cuda_control &job, const tam_control_st
 }
 
 /* Prepare the next step, with target k: learned levels are shifted accordingly. */
-static __device__ void turn_over(const tam_cuda_control &job, const tam_control_state &state,
-                                 uint64_t k) {
+static __device__ void write_next_params(const tam_cuda_control &job,
+                                         const tam_control_state &state, uint64_t k) {
     uint64_t now = aim_of(job, *job.k), next = aim_of(job, k);
     if (next != now && state.primed && tam_scheme_has_levels(job.scheme))
         shift_levels(job, tam_rule_aim(&state, now, next));
@@ -270,7 +270,7 @@ static __device__ void turn_over(const tam_cuda_control &job, const tam_control_
     if (threadIdx.x > 0)
         return;
     *job.k = k;
-    write_turn(job, state, k, job.turn->step + 1);
+    write_params(job, state, k, job.params->step + 1);
 }
 
 /* -- kernels ---------------------------------------------------------------------------------- */
@@ -288,10 +288,10 @@ static __device__ void end_step(const tam_cuda_control &job, bool by_norm) {
     uint32_t status = job.common->verdict.status;
     if (status != TAMIS_OK && status != TAMIS_E_NONFINITE) {
         if (threadIdx.x == 0)
-            job.turn->broken = status;
+            job.params->broken = status;
         return;
     }
-    if (job.turn->broken != TAMIS_OK)
+    if (job.params->broken != TAMIS_OK)
         return;
     if (threadIdx.x == 0) /* no other thread reads the state before the barrier */
         shared.state = *job.state;
@@ -299,7 +299,7 @@ static __device__ void end_step(const tam_cuda_control &job, bool by_norm) {
         learn(job, shared);
     __syncthreads();
     if (!by_norm || status != TAMIS_OK || tam_scheme_rowed(job.scheme))
-        turn_over(job, shared.state, *job.k);
+        write_next_params(job, shared.state, *job.k);
 }
 
 static __global__ void control(const tam_cuda_control *jobs, const tam_cuda_reporting reporting) {
@@ -320,13 +320,13 @@ static __global__ void divide(const tam_cuda_control *jobs, const tam_cuda_share
 /* After an applied step, with its share of k. */
 static __device__ void begin_step(const tam_cuda_control &job, uint64_t k) {
     __shared__ tam_control_state state;
-    if (job.common->verdict.status != TAMIS_OK || job.turn->broken != TAMIS_OK ||
+    if (job.common->verdict.status != TAMIS_OK || job.params->broken != TAMIS_OK ||
         tam_scheme_rowed(job.scheme))
         return;
     if (threadIdx.x == 0)
         state = *job.state;
     __syncthreads();
-    turn_over(job, state, k);
+    write_next_params(job, state, k);
 }
 
 static __global__ void aim(const tam_cuda_control *jobs, const tam_cuda_shares shares,
@@ -336,13 +336,13 @@ static __global__ void aim(const tam_cuda_control *jobs, const tam_cuda_shares s
         tam_report(reporting);
 }
 
-static __global__ void first_turn(const tam_cuda_control job, uint64_t step) {
+static __global__ void write_first_params(const tam_cuda_control job, uint64_t step) {
     prepare(job, *job.state);
     if (threadIdx.x > 0)
         return;
-    write_turn(job, *job.state, *job.k, step);
-    job.turn->broken = TAMIS_OK;
-    job.turn->zero = 0;
+    write_params(job, *job.state, *job.k, step);
+    job.params->broken = TAMIS_OK;
+    job.params->zero = 0;
 }
 
 extern "C" int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_shares *shares,
@@ -355,5 +355,5 @@ extern "C" int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_s
 }
 
 extern "C" int tam_launch_prepare(const tam_cuda_control *job, uint64_t step, void *stream) {
-    return tam_launch(first_turn, 1, stream, *job, step);
+    return tam_launch(write_first_params, 1, stream, *job, step);
 }

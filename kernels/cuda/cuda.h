@@ -237,15 +237,15 @@ typedef struct tam_cuda_room {
 tamis_status tam_cuda_step_resize(tam_cuda_step *step, const tam_cuda_room *room);
 
 /**
- * Before sizes change, while messages have the old ones: `tell` waits for the caller's stream,
+ * Before sizes change, while messages have the old ones: `announce` waits for the caller's stream,
  * which may still read the last result, and puts an empty packet with this header into the own one;
- * the collectives follow (of all buckets), and `hear` compares the headers of all ranks. A rank
- * that runs a step meanwhile refuses that packet, and its own is refused here.
+ * the collectives follow (of all buckets), and `check_announced` compares the headers of all ranks.
+ * A rank that runs a step meanwhile refuses that packet, and its own is refused here.
  *
  * Errors:  PROTOCOL: a rank has another header
  */
-tamis_status tam_cuda_step_tell(tam_cuda_step *step, void *caller, const tam_header_due *due);
-tamis_status tam_cuda_step_hear(tam_cuda_step *step, const tam_header_due *due);
+tamis_status tam_cuda_step_announce(tam_cuda_step *step, void *caller, const tam_header_due *due);
+tamis_status tam_cuda_step_check_announced(tam_cuda_step *step, const tam_header_due *due);
 
 /**
  * Run a bucket of a step, in the order of buckets; the last one settles the step. Waits in stream

@@ -135,8 +135,8 @@ static tamis_status fill(tam_cuda_step *s) {
 /* -- state: the number of the step ------------------------------------------------------------ */
 
 static tamis_status load(tam_cuda_step *s, uint64_t number) {
-    tam_cuda_turn turn = {.step = number};
-    return tam_cuda_lane_write(&s->round->lane, &turn, sizeof turn, s->control.turn);
+    tam_cuda_params params = {.step = number};
+    return tam_cuda_lane_write(&s->round->lane, &params, sizeof params, s->control.params);
 }
 
 static tamis_status save(tam_cuda_step *s, const tam_cuda_past *past) {
@@ -160,7 +160,7 @@ static tamis_status survey(tam_cuda_step *s) {
 
 static tamis_status settle(tam_cuda_step *s) {
     TAM_CUDA_LAUNCH(
-        tam_launch_dense_settle(&s->exchange, &s->target, s->control.turn, tam_cuda_travel(s)));
+        tam_launch_dense_settle(&s->exchange, &s->target, s->control.params, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 

@@ -32,7 +32,7 @@ static __device__ void prepare_mail(const tam_cuda_exchange &x, const tam_cuda_p
 template <typename TYPE>
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     widen(const tam_cuda_exchange x, const tam_cuda_accumulate target, const tam_cuda_piece piece) {
-    bool broken = x.turn->broken != 0 || x.scratch->verdict.status != TAMIS_OK;
+    bool broken = x.params->broken != 0 || x.scratch->verdict.status != TAMIS_OK;
     float scale = target.source->scale;
     prepare_mail(x, piece, broken);
     for (uint32_t c = piece.first_chunk + tam_warp_of_grid(); c < piece.end_chunk;
@@ -141,7 +141,7 @@ static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verd
 static __device__ void conclude(const tam_cuda_exchange &x, bool refused, bool skipped) {
     tam_cuda_verdict *verdict = &x.common->verdict;
     *verdict = {};
-    verdict->step = x.turn->step;
+    verdict->step = x.params->step;
     if (refused) {
         refuse(x, verdict);
         return;
@@ -158,7 +158,7 @@ static __device__ void conclude(const tam_cuda_exchange &x, bool refused, bool s
 
 /* A broken exchange has absent sums in every later step. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    settle(const tam_cuda_exchange x, const tam_cuda_accumulate target, tam_cuda_turn *turn) {
+    settle(const tam_cuda_exchange x, const tam_cuda_accumulate target, tam_cuda_params *params) {
     bool there = threadIdx.x < x.nbuckets;
     const tam_cuda_scratch *seen = x.all[there ? threadIdx.x : 0].scratch;
     bool refuses = seen->absent || seen->verdict.status == TAMIS_E_PROTOCOL;
@@ -174,9 +174,9 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     if (x.decides)
         conclude(x, refused, skipped);
     if (refused) /* not applied, so not counted */
-        turn->broken = TAMIS_E_PROTOCOL;
+        params->broken = TAMIS_E_PROTOCOL;
     else
-        turn->step++;
+        params->step++;
 }
 
 /* -- launch ----------------------------------------------------------------------------------- */
@@ -212,7 +212,7 @@ extern "C" int tam_launch_dense_narrow(const tam_cuda_exchange *job,
 }
 
 extern "C" int tam_launch_dense_settle(const tam_cuda_exchange *job,
-                                       const tam_cuda_accumulate *target, tam_cuda_turn *turn,
+                                       const tam_cuda_accumulate *target, tam_cuda_params *params,
                                        void *stream) {
-    return tam_launch(settle, blocks_for(job, target->grid.nchunks), stream, *job, *target, turn);
+    return tam_launch(settle, blocks_for(job, target->grid.nchunks), stream, *job, *target, params);
 }

@@ -154,9 +154,9 @@ static tamis_status accumulate(tam_cuda_row *row, const tam_accumulate *job, tam
     size_t ngroups = d->grid.ngroups;
     tam_cuda_accumulate launch;
     TAM_TRY(refresh_parts(row));
-    row->host.turns[0] = (tam_cuda_turn){.mine = job->mine};
+    row->host.params[0] = (tam_cuda_params){.mine = job->mine};
     memcpy(row->host.thresholds, job->thresholds, ngroups * sizeof job->thresholds[0]);
-    TAM_TRY(tam_cuda_send(row, row->host.turns, sizeof row->host.turns[0], row->inbox.turns));
+    TAM_TRY(tam_cuda_send(row, row->host.params, sizeof row->host.params[0], row->inbox.params));
     TAM_TRY(tam_cuda_send(row, row->host.thresholds, ngroups * sizeof job->thresholds[0],
                           row->inbox.thresholds));
     TAM_TRY(tam_cuda_target(row, job, &launch));

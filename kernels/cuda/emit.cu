@@ -116,7 +116,7 @@ static __device__ void emit_chunk(const tam_cuda_cut &job, const tam_cuda_chunk 
     uint32_t lane = threadIdx.x % 32, below = (1u << lane) - 1;
     tam_rule rule = tam_rule_of(job, chunk.group);
     for (uint32_t r = 0; r < 16; r++) {
-        uint32_t i = tam_place<TAM_PART>(lane, r), key = 0;
+        uint32_t i = tam_element_of<TAM_PART>(lane, r), key = 0;
         bool takes_part = false;
         if (i < chunk.length) {
             uint32_t magnitude = tam_magnitude_of(job.acc[chunk.begin + i]);

@@ -195,7 +195,7 @@ typedef struct tam_cuda_exchange {
     uint32_t still;   /* parts stay with their ranks; else they rotate */
     uint32_t decides; /* this bucket is surveyed last: the verdict of all follows */
 
-    const tam_cuda_turn *turn;
+    const tam_cuda_params *params;
     const tam_cuda_found *found;
     const tam_cuda_picked *picked;
     const double *group_sums; /* [nsums] */
@@ -285,9 +285,9 @@ int tam_launch_dense_narrow(const tam_cuda_exchange *job, const tam_cuda_accumul
                             const tam_cuda_piece *piece, void *stream);
 
 /** After the last piece of the last bucket, for each bucket: zero the gradient if the step is
- * skipped, advance the turn; for the last bucket also set the verdict of all. */
+ * skipped, advance the parameters; for the last bucket also set the verdict of all. */
 int tam_launch_dense_settle(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
-                            tam_cuda_turn *turn, void *stream);
+                            tam_cuda_params *params, void *stream);
 
 /* -- nodes: before and behind the exchange of a column ---------------------------------------- */
 
@@ -345,7 +345,7 @@ typedef struct tam_cuda_control {
     double *norm;   /* of this step: determines the shares of the next */
     uint32_t share; /* its number among those that share k */
 
-    tam_cuda_turn *turn; /* of the next step: written here */
+    tam_cuda_params *params; /* of the next step: written here */
     tam_control_state *state;
     double *levels;         /* [ngroups] */
     uint32_t *thresholds;   /* [ngroups] */
@@ -373,15 +373,16 @@ typedef struct tam_cuda_shares {
 
 /**
  * Learn from the step (unless its verdict is not OK), share k among the buckets, prepare
- * thresholds, weights and turn of the next: turn->step + 1, mine, k, floor, listed. After PROTOCOL
- * only turn->broken is set. In any case report.
+ * thresholds, weights and parameters of the next: params->step + 1, mine, k, floor, listed. After
+ * PROTOCOL only params->broken is set. In any case report.
  *
  * @param jobs  [nbuckets] in device memory
  */
 int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_shares *shares,
                        const tam_cuda_reporting *reporting, void *stream);
 
-/** The first turn: thresholds, weights and turn from *state, levels, *k and the step number. */
+/** The first ones: thresholds, weights and parameters from *state, levels, *k and the step
+ * number. */
 int tam_launch_prepare(const tam_cuda_control *job, uint64_t step, void *stream);
 
 #ifdef __cplusplus

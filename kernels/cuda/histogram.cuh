@@ -63,7 +63,7 @@ static __device__ void tam_find_digit(const volatile uint32_t *histogram, uint32
 static __device__ void tam_begin_search(const tam_cuda_cut &job, uint32_t source,
                                         uint32_t eligible) {
     tam_cuda_search *search = job.select.search;
-    uint32_t k = job.turn->k < eligible ? job.turn->k : eligible;
+    uint32_t k = job.params->k < eligible ? job.params->k : eligible;
     if (threadIdx.x == 0) {
         job.picked->count = k;
         job.picked->candidates = eligible;
@@ -85,18 +85,18 @@ static __device__ void tam_count_list(const tam_cuda_cut &job, bool complete, ui
                                       WALK walk) {
     __shared__ uint32_t bins[TAM_COPIES * TAM_DIGITS];
     __shared__ uint32_t reach;
-    const tam_cuda_turn turn = *job.turn;
+    const tam_cuda_params params = *job.params;
     tam_cuda_search *search = job.select.search;
     bool total = job.kind == TAM_CUT_TOTAL;
-    if (turn.broken || (total && turn.k == 0))
+    if (params.broken || (total && params.k == 0))
         return;
-    bool serves = turn.listed && complete;
+    bool serves = params.listed && complete;
     if (serves) {
         uint32_t mine = 0, *copy = bins + threadIdx.x % TAM_COPIES;
         tam_clear_bins<TAM_COPIES>(bins);
         walk([&](uint32_t key) {
             atomicAdd(&copy[(key >> tam_shift_of(0)) * TAM_COPIES], 1u);
-            mine += key >= turn.floor;
+            mine += key >= params.floor;
         });
         tam_add_bins<TAM_COPIES>(bins, job.select.histogram);
         if (threadIdx.x == 0)
@@ -109,7 +109,7 @@ static __device__ void tam_count_list(const tam_cuda_cut &job, bool complete, ui
     }
     if (!tam_last_block(&search->ticket[0]))
         return;
-    if (serves && (!total || *(volatile uint32_t *)&search->reach >= turn.k)) {
+    if (serves && (!total || *(volatile uint32_t *)&search->reach >= params.k)) {
         tam_begin_search(job, TAM_FROM_LIST, count);
         return;
     }

@@ -8,7 +8,7 @@
  *     share 0    | 0 . 0 . 0 . 0 . 0 . 0 . | check |     to rank 0 of the node
  *     share 1    | 1 . 1 . 1 . 1 . 1 . 1 . | check |     to rank 1
  *
- * All pieces but the last are equally long, so NCCL meets every size in the rehearsal. One stream
+ * All pieces but the last are equally long, so NCCL sees every size in the rehearsal. One stream
  * does everything: collectives must come in the same order on all ranks, and those of the sum come
  * before a bucket is compressed.
  */
@@ -141,9 +141,9 @@ static size_t scratch(const tam_cuda_step *s) {
     return tam_cuda_scratch_bytes(&in->results) + 2 * in->sum.nlocal * sizeof(uint64_t);
 }
 
-static void place(tam_cuda_step *s, unsigned char *scratch) {
+static void lay_out(tam_cuda_step *s, unsigned char *scratch) {
     tam_cuda_inside *in = s->inside;
-    uint64_t *checks = (uint64_t *)(void *)tam_cuda_scratch_place(&in->results, scratch);
+    uint64_t *checks = (uint64_t *)(void *)tam_cuda_lay_out_scratch(&in->results, scratch);
     in->sum.checks[0] = checks;
     in->sum.checks[1] = checks + in->sum.nlocal;
 }
@@ -215,7 +215,7 @@ uint64_t tam_cuda_node_bytes(const tam_cuda_step *s) {
     return (in->plan.among.count - 1) * bytes;
 }
 
-/* As many as in a step, and in its order: another rank may be in one (tam_cuda_step_tell). */
+/* As many as in a step, and in its order: another rank may be in one (tam_cuda_step_announce). */
 tamis_status tam_cuda_node_rehearse(tam_cuda_step *s, tam_cuda_carry carry, tam_cuda_enqueue column,
                                     void *context) {
     const tam_cuda_inside *in = s->inside;
@@ -300,7 +300,7 @@ static const tam_cuda_kind in_nodes = {
     .settle = settle,
     .finish = tam_cuda_sparse_finish,
     .scratch = scratch,
-    .place = place,
+    .lay_out = lay_out,
     .resize = resize,
     .close = close_node,
 };

@@ -25,7 +25,7 @@ enum { GIVEN, CAME, CHECK = 4 }; /* tam_cuda_gathered.checks; floats behind the 
 
 static __device__ __forceinline__ uint32_t check_of(const tam_cuda_exchange &x, uint32_t from,
                                                     const tam_cuda_stretch &piece, uint64_t sum) {
-    const tam_header_due due = {tam_config_of(x), x.turn->step, x.ledger->last_result, from, 0};
+    const tam_header_due due = {tam_config_of(x), x.params->step, x.ledger->last_result, from, 0};
     return tam_header_check_of(&due, sum + tam_sum_word(TAM_SUM_HEADER, 0, piece.first));
 }
 
@@ -74,20 +74,21 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 /* -- add -------------------------------------------------------------------------------------- */
 
 /* The checksum of one stretch of what came from a rank. */
-static __device__ __forceinline__ void hear(const tam_cuda_gathered &node,
-                                            const tam_cuda_stretch &piece, uint32_t r,
-                                            uint32_t begin, uint32_t count) {
+static __device__ __forceinline__ void check_received(const tam_cuda_gathered &node,
+                                                      const tam_cuda_stretch &piece, uint32_t r,
+                                                      uint32_t begin, uint32_t count) {
     uint64_t sum = tam_block_sum(
         tam_part_of_check(node.came + r * piece.share, begin, tam_piece_end(begin, count)));
     if (threadIdx.x == 0)
         tam_add64(&node.checks[CAME][r], sum);
 }
 
-static __device__ void hear_all(const tam_cuda_gathered &node, const tam_cuda_stretch &piece,
-                                uint32_t count) {
+static __device__ void check_all_received(const tam_cuda_gathered &node,
+                                          const tam_cuda_stretch &piece, uint32_t count) {
     uint32_t stretches = tam_pieces_of(count);
     for (uint64_t i = blockIdx.x; i < (uint64_t)stretches * node.nlocal; i += gridDim.x)
-        hear(node, piece, (uint32_t)(i / stretches), (uint32_t)(i % stretches) * TAM_PIECE, count);
+        check_received(node, piece, (uint32_t)(i / stretches),
+                       (uint32_t)(i % stretches) * TAM_PIECE, count);
 }
 
 /* The first rank whose share is not what it gave, or nlocal. All threads get it. */
@@ -137,7 +138,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
     float4 *sums = reinterpret_cast<float4 *>(node.sum + piece.first);
     tam_given g = {reinterpret_cast<const float4 *>(node.came), piece.share / 4, node.nlocal,
                    tam_tree_own(node.nlocal)};
-    hear_all(node, piece, count);
+    check_all_received(node, piece, count);
     for (uint64_t i = tam_thread_of_grid(); i < ((uint64_t)count + 3) / 4;
          i += tam_threads_of_grid())
         sums[i] = tam_add_ranks(g, i);
@@ -166,7 +167,7 @@ static __device__ uint64_t list_result(const tam_cuda_exchange &column,
     uint64_t sum = 0;
     for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
         uint32_t index = (uint32_t)tam_strided_element(&slice, column.indices[i]);
-        float value = column.values[tam_place_of_value(column, (uint32_t)i)];
+        float value = column.values[tam_value_position(column, (uint32_t)i)];
         indices[i] = index;
         values[i] = value;
         sum += tam_sum_word(TAM_SUM_INDICES, i, index) +
@@ -239,7 +240,7 @@ static __device__ void open_verdict(const tam_cuda_exchange &column, const tam_c
     own->rank = seen.rank;
     own->picked_sum = seen.picked_sum;
     if (seen.status != TAMIS_OK)
-        tam_header_of(x.packets, x.packets.rank)->turn = 0;
+        tam_header_of(x.packets, x.packets.rank)->step_flags = 0;
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)

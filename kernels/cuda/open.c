@@ -46,8 +46,8 @@ static uint32_t divide_up(uint32_t x, uint32_t by) {
 
 /* Blocks and their runs, in which every warp has equally many chunks. */
 static void choose_blocks(tam_cuda_grid *grid, uint32_t multiprocessors) {
-    uint32_t turns = divide_up(grid->nchunks, TAM_BLOCK_WARPS);
-    uint32_t each = divide_up(turns, multiprocessors * TAM_PASS_RUNS);
+    uint32_t walks = divide_up(grid->nchunks, TAM_BLOCK_WARPS);
+    uint32_t each = divide_up(walks, multiprocessors * TAM_PASS_RUNS);
     grid->run = TAM_BLOCK_WARPS * each;
     grid->nruns = divide_up(grid->nchunks, grid->run);
     grid->blocks = multiprocessors * TAM_PASS_RESIDENT;
@@ -69,9 +69,9 @@ static void choose_sizes(tam_cuda_device *d, size_t capacity) {
     d->candidates.pool_capacity = (uint32_t)pool;
 }
 
-static void place_inbox(const tam_cuda_device *d, tam_cuda_arena *a, tam_cuda_inbox *out) {
+static void lay_out_inbox(const tam_cuda_device *d, tam_cuda_arena *a, tam_cuda_inbox *out) {
     uint32_t ngroups = d->grid.ngroups;
-    out->turns = tam_cuda_take(a, ngroups, sizeof out->turns[0]);
+    out->params = tam_cuda_take(a, ngroups, sizeof out->params[0]);
     out->thresholds = tam_cuda_take(a, ngroups, sizeof out->thresholds[0]);
     out->weights = tam_cuda_take(a, ngroups, sizeof out->weights[0]);
     out->source = tam_cuda_take(a, 1, sizeof *out->source);
@@ -81,15 +81,16 @@ static void place_inbox(const tam_cuda_device *d, tam_cuda_arena *a, tam_cuda_in
     out->reaching = tam_cuda_take(a, 1, sizeof out->reaching[0]);
 }
 
-static void place_pinned(tam_cuda_row *row, tam_cuda_arena *a) {
+static void lay_out_pinned(tam_cuda_row *row, tam_cuda_arena *a) {
     uint32_t ngroups = row->device.grid.ngroups;
-    place_inbox(&row->device, a, &row->host);
+    lay_out_inbox(&row->device, a, &row->host);
     row->outbox.found = tam_cuda_take(a, 1, sizeof row->outbox.found[0]);
     row->outbox.picked = tam_cuda_take(a, ngroups, sizeof row->outbox.picked[0]);
     row->outbox.group_sums = tam_cuda_take(a, ngroups, sizeof row->outbox.group_sums[0]);
 }
 
-static void place_candidates(const tam_cuda_grid *grid, tam_cuda_arena *a, tam_cuda_candidates *c) {
+static void lay_out_candidates(const tam_cuda_grid *grid, tam_cuda_arena *a,
+                               tam_cuda_candidates *c) {
     c->pool_index = tam_cuda_take(a, c->pool_capacity, sizeof c->pool_index[0]);
     c->pool_magnitude = tam_cuda_take(a, c->pool_capacity, sizeof c->pool_magnitude[0]);
     c->chunk_offset = tam_cuda_take(a, grid->nchunks, sizeof c->chunk_offset[0]);
@@ -100,7 +101,7 @@ static void place_candidates(const tam_cuda_grid *grid, tam_cuda_arena *a, tam_c
     c->group = tam_cuda_take(a, c->capacity, sizeof c->group[0]);
 }
 
-static void place_memory(tam_cuda_row *row, tam_cuda_arena *a) {
+static void lay_out_memory(tam_cuda_row *row, tam_cuda_arena *a) {
     tam_cuda_device *d = &row->device;
     tam_cuda_grid *grid = &d->grid;
     grid->chunks = tam_cuda_take(a, grid->nchunks, sizeof grid->chunks[0]);
@@ -115,22 +116,22 @@ static void place_memory(tam_cuda_row *row, tam_cuda_arena *a) {
     d->select.block_more = tam_cuda_take(a, grid->blocks, sizeof d->select.block_more[0]);
     d->select.block_ties = tam_cuda_take(a, grid->blocks, sizeof d->select.block_ties[0]);
     d->select.search = tam_cuda_take(a, 1, sizeof d->select.search[0]);
-    place_candidates(grid, a, &d->candidates);
-    place_inbox(d, a, &row->inbox);
+    lay_out_candidates(grid, a, &d->candidates);
+    lay_out_inbox(d, a, &row->inbox);
     row->indices = tam_cuda_take(a, TAM_CUDA_WALK, sizeof row->indices[0]);
     row->values = tam_cuda_take(a, TAM_CUDA_WALK, sizeof row->values[0]);
 }
 
 static tamis_status allocate(tam_cuda_row *row) {
     tam_cuda_arena memory = {0}, pinned = {0};
-    place_memory(row, &memory);
-    place_pinned(row, &pinned);
+    lay_out_memory(row, &memory);
+    lay_out_pinned(row, &pinned);
     TAM_TRY(tam_cuda_alloc(memory.used, "candidates and tables", &row->memory));
     TAM_TRY(tam_cuda_alloc_pinned(pinned.used, "parameters and results", &row->pinned));
     memory = (tam_cuda_arena){.base = row->memory};
     pinned = (tam_cuda_arena){.base = row->pinned};
-    place_memory(row, &memory);
-    place_pinned(row, &pinned);
+    lay_out_memory(row, &memory);
+    lay_out_pinned(row, &pinned);
     TAM_TRY(tam_cuda_lane_open(&row->work));
     TAM_TRY(tam_cuda_lane_open(&row->copy));
     return tam_cuda_event_open(&row->caller);

@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     }
     if (!tam_last_block(&x.scratch->packed))
         return;
-    uint64_t bits = place_zeros(zeros, pieces) + (uint64_t)p.count * (1 + low);
+    uint64_t bits = offset_zeros(zeros, pieces) + (uint64_t)p.count * (1 + low);
     if (threadIdx.x == 0)
         x.scratch->code_bytes = (uint32_t)((bits + 7) / 8);
 }
@@ -199,7 +199,7 @@ extern "C" int tam_launch_pack(const tam_cuda_exchange *job, void *stream) {
 
 /* A block takes a rank. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack(const tam_cuda_exchange x) {
-    if (x.turn->broken)
+    if (x.params->broken)
         return;
     for (uint32_t r = blockIdx.x; r < x.packets.nranks; r += gridDim.x) {
         if (r == x.packets.rank)
@@ -216,7 +216,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack(const tam_cud
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     unpack16(const tam_cuda_exchange x) {
     uint32_t pieces = tam_pieces_of(x.packets.capacity);
-    if (x.turn->broken)
+    if (x.params->broken)
         return;
     for (uint64_t i = blockIdx.x; i < (uint64_t)pieces * x.packets.nranks; i += gridDim.x) {
         uint32_t r = (uint32_t)(i / pieces), first = (uint32_t)(i % pieces) * TAM_PIECE;
@@ -229,7 +229,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
 template <typename VISIT>
 static __device__ __forceinline__ void visit_pieces(const tam_cuda_exchange &x, VISIT visit) {
     uint32_t most = tam_rice_pieces(x.packets.index_bytes);
-    if (x.turn->broken)
+    if (x.params->broken)
         return;
     for (uint64_t i = blockIdx.x; i < (uint64_t)most * x.packets.nranks; i += gridDim.x) {
         uint32_t r = (uint32_t)(i / most), piece = (uint32_t)(i % most);
@@ -265,7 +265,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
         if (!is_last_piece(x, r, pieces))
             return;
         uint32_t count = tam_count_of(x.packets, r);
-        bool good = place_pieces(pieces_from(x, r), pieces) == count;
+        bool good = offset_pieces(pieces_from(x, r), pieces) == count;
         good = good && (count > 0 || tam_code_bytes_of(x.packets, r) == 0);
         if (threadIdx.x == 0)
             blame(x, r, good ? 0 : 1u << TAM_REFUSED_CODE);

@@ -159,7 +159,7 @@ static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint3
     const uint32_t *list = tam_indices_of(x.packets, r);
     uint32_t count = tam_count_of(x.packets, r), begin = piece * CHECKED;
     uint32_t end = begin + CHECKED < count ? begin + CHECKED : count;
-    uint32_t part = x.still ? r : tam_scheme_part(x.scheme, x.turn->step, r, x.packets.nranks);
+    uint32_t part = x.still ? r : tam_scheme_part(x.scheme, x.params->step, r, x.packets.nranks);
     if (piece > 0 && begin >= count && !tam_is_packed(x.packets)) /* all threads alike */
         return;
     found->sum += piece == 0 ? tam_share_of_header(x.packets, r) : 0;
@@ -222,12 +222,12 @@ static __device__ tam_refusal refuse(const tam_cuda_exchange &x, uint32_t r) {
 struct totals {
     unsigned long long picked, candidates, deferred, nonfinite;
     uint32_t unknown, rescans;
-    uint32_t refused;       /* the first rank here whose packet is refused, or nranks */
-    uint32_t met_nonfinite; /* the first of the communicator that found NaN or Inf, or UINT32_MAX */
+    uint32_t refused;         /* the first rank here whose packet is refused, or nranks */
+    uint32_t found_nonfinite; /* the first of all ranks that found NaN or Inf, or UINT32_MAX */
 };
 
 /* Results of slices: the first rank of the first node whose sum was not finite. */
-static __device__ uint32_t who_met_nonfinite(const tam_cuda_packets &s, uint32_t r) {
+static __device__ uint32_t who_found_nonfinite(const tam_cuda_packets &s, uint32_t r) {
     return s.nwords > 0 ? tam_words_of(s, r)[s.nwords - 1] * s.nranks : tam_rank_of(s, r);
 }
 
@@ -238,7 +238,7 @@ static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals
     if (refuse(x, r))
         atomicMin(&all->refused, r);
     if (tam_header_flags(h) & TAM_HEADER_NONFINITE)
-        atomicMin(&all->met_nonfinite, who_met_nonfinite(x.packets, r));
+        atomicMin(&all->found_nonfinite, who_found_nonfinite(x.packets, r));
     if (counters[TAM_COUNTER_UNKNOWN] > 0.0f)
         atomicOr(&all->unknown, 1u);
     atomicAdd(&all->rescans, (uint32_t)tam_counter_whole(counters[TAM_COUNTER_RESCANS]));
@@ -262,9 +262,9 @@ static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
         verdict->status = TAMIS_E_PROTOCOL;
         verdict->refused = refuse(x, all.refused);
         verdict->rank = tam_rank_of(x.packets, all.refused);
-    } else if (all.met_nonfinite < UINT32_MAX && x.nonfinite != TAMIS_NONFINITE_DROP) {
+    } else if (all.found_nonfinite < UINT32_MAX && x.nonfinite != TAMIS_NONFINITE_DROP) {
         verdict->status = TAMIS_E_NONFINITE;
-        verdict->rank = all.met_nonfinite;
+        verdict->rank = all.found_nonfinite;
     }
     if (verdict->status != TAMIS_OK)
         verdict->picked_sum = 0.0;
@@ -281,7 +281,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_c
     if (threadIdx.x == 0) {
         all = totals();
         all.refused = x.packets.nranks;
-        all.met_nonfinite = UINT32_MAX;
+        all.found_nonfinite = UINT32_MAX;
     }
     __syncthreads();
     for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS)

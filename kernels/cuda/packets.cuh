@@ -63,9 +63,9 @@ static __device__ __forceinline__ unsigned char *tam_values_of(const tam_cuda_pa
 static __device__ __forceinline__ double tam_mean_of(const tam_cuda_packets &s, uint32_t group) {
     uint32_t own = tam_tree_own(s.nranks);
     tam_tree_sum mean;
-    mean.count = mean.place = 0;
+    mean.count = mean.vrank = 0;
     for (uint32_t r = 0; r < s.nranks; r++)
-        tam_tree_add(&mean, tam_tree_place(r, own), tam_counters_of(s, r)[TAM_COUNTERS + group]);
+        tam_tree_add(&mean, tam_tree_vrank(r, own), tam_counters_of(s, r)[TAM_COUNTERS + group]);
     return tam_tree_end(&mean);
 }
 
@@ -122,7 +122,7 @@ static __device__ __forceinline__ uint64_t tam_config_of(const tam_cuda_exchange
 /** What the header of rank r must say. */
 static __device__ __forceinline__ tam_header_due tam_due_of(const tam_cuda_exchange &x,
                                                             uint32_t r) {
-    tam_header_due due = {tam_config_of(x), x.turn->step, x.ledger->last_result, r,
+    tam_header_due due = {tam_config_of(x), x.params->step, x.ledger->last_result, r,
                           x.packets.capacity};
     return due;
 }
@@ -132,7 +132,7 @@ static __device__ __forceinline__ tam_header_due tam_due_of(const tam_cuda_excha
 static __device__ __forceinline__ void tam_forget_packets(const tam_cuda_exchange &x) {
     for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS) {
         if (r != x.packets.rank)
-            tam_header_of(x.packets, r)->turn = 0; /* not sealed */
+            tam_header_of(x.packets, r)->step_flags = 0; /* not sealed */
     }
 }
 

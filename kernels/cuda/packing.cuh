@@ -20,7 +20,7 @@ struct packing {
 };
 
 static __device__ __forceinline__ packing packing_of(const tam_cuda_exchange &x, uint32_t r) {
-    uint32_t part = tam_scheme_part(x.scheme, x.turn->step, r, x.packets.nranks);
+    uint32_t part = tam_scheme_part(x.scheme, x.params->step, r, x.packets.nranks);
     packing p = {};
     p.part = x.packets.packed.parts[part];
     p.span = x.packets.packed.span;

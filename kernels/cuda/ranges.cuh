@@ -11,7 +11,7 @@
 #include "lib/policy/slices.h"
 
 /** Offsets of the ranges, and the length of the union. Every thread takes a run of ranges. */
-static __device__ void tam_place_ranges(const tam_cuda_exchange &x) {
+static __device__ void tam_lay_out_ranges(const tam_cuda_exchange &x) {
     typedef cub::BlockScan<uint32_t, TAM_BLOCK_THREADS> scan;
     __shared__ typename scan::TempStorage space;
     uint64_t ranges = x.ranges.count;
@@ -47,7 +47,7 @@ static __device__ void tam_cut_slices(const tam_cuda_exchange &x) {
 
 /** All threads of the last block call this; the others have counted. */
 static __device__ __forceinline__ void tam_begin_union(const tam_cuda_exchange &x) {
-    tam_place_ranges(x);
+    tam_lay_out_ranges(x);
     __syncthreads();
     if (x.rounded.blocks > 0)
         tam_cut_slices(x);

@@ -11,7 +11,7 @@ static uint64_t serial_of(const tam_cuda_report *report) {
     return __atomic_load_n(&report->serial, __ATOMIC_ACQUIRE);
 }
 
-static const tam_cuda_report *place_of(const tam_cuda_step *s, uint64_t serial) {
+static const tam_cuda_report *report_at(const tam_cuda_step *s, uint64_t serial) {
     return &s->round->reports[TAM_CUDA_BY_HOST][serial % TAM_CUDA_STEPS];
 }
 
@@ -43,7 +43,7 @@ static bool find_newest(const tam_cuda_report *ring, tam_cuda_report *out) {
 
 static tamis_status find_report(const tam_cuda_step *s, uint64_t serial, bool *done,
                                 tam_cuda_report *out) {
-    const tam_cuda_report *at = place_of(s, serial);
+    const tam_cuda_report *at = report_at(s, serial);
     *done = serial_of(at) == serial && read_report(at, serial, out);
     if (serial_of(at) > serial)
         return tam_fail(TAMIS_E_STATE, "the report of step %llu has been overwritten",

@@ -16,7 +16,7 @@ static tamis_status resize(tam_cuda_step *s, const tam_cuda_room *room) {
     tam_cuda_sparse_resize(s);
     if (s->kind->resize)
         s->kind->resize(s, room);
-    return tam_cuda_round_tell(s);
+    return tam_cuda_round_report(s);
 }
 
 tamis_status tam_cuda_step_resize(tam_cuda_step *s, const tam_cuda_room *room) {
@@ -42,7 +42,7 @@ static tamis_status put_header(const tam_cuda_step *s, cudaStream_t caller,
                                packet_of(s, s->exchange.packets.rank));
 }
 
-tamis_status tam_cuda_step_tell(tam_cuda_step *s, void *caller, const tam_header_due *due) {
+tamis_status tam_cuda_step_announce(tam_cuda_step *s, void *caller, const tam_header_due *due) {
     tam_header header = {0};
     tam_header_due own = *due;
     own.rank = s->exchange.packets.rank;
@@ -69,6 +69,6 @@ static tamis_status compare(const tam_cuda_step *s, const tam_header_due *due) {
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_step_hear(tam_cuda_step *s, const tam_header_due *due) {
+tamis_status tam_cuda_step_check_announced(tam_cuda_step *s, const tam_header_due *due) {
     TAM_CUDA_ON(s->device->device, compare(s, due));
 }

@@ -31,7 +31,7 @@ static __device__ uint32_t count_zeros(const packing &p, uint32_t piece, uint32_
 }
 
 /* From zeros of each piece to those before it. One block. @return all */
-static __device__ uint64_t place_zeros(uint32_t *zeros, uint32_t pieces) {
+static __device__ uint64_t offset_zeros(uint32_t *zeros, uint32_t pieces) {
     uint64_t done = 0;
     for (uint32_t at = 0; at < pieces; at += TAM_BLOCK_THREADS) { /* all threads alike */
         uint32_t i = at + threadIdx.x;
@@ -232,7 +232,7 @@ static __device__ void count_codes(const rice_piece &mine, functions &f) {
 
 /* One block, when all pieces of a list have been counted: what is before each.
  * @return entries of the list */
-static __device__ uint64_t place_pieces(tam_cuda_rice *pieces, uint32_t count) {
+static __device__ uint64_t offset_pieces(tam_cuda_rice *pieces, uint32_t count) {
     uint64_t entries = 0, lows = 0;
     for (uint32_t at = 0; at < count; at += TAM_BLOCK_THREADS) { /* all threads alike */
         uint32_t i = at + threadIdx.x;

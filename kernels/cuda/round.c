@@ -97,7 +97,7 @@ static tamis_status take_result(tam_cuda_round *r) {
 }
 
 /* Kernels find all buckets through arrays. */
-tamis_status tam_cuda_round_tell(const tam_cuda_step *s) {
+tamis_status tam_cuda_round_report(const tam_cuda_step *s) {
     const tam_cuda_round *r = s->round;
     uint32_t b = s->plan.bucket;
     TAM_TRY(tam_cuda_lane_write(&r->lane, s->outcome, sizeof *s->outcome, &r->exchanges[b]));
@@ -107,7 +107,7 @@ tamis_status tam_cuda_round_tell(const tam_cuda_step *s) {
 static tamis_status complete(tam_cuda_round *r) {
     TAM_TRY(take_result(r));
     for (uint32_t b = 0; b < r->nbuckets; b++)
-        TAM_TRY(tam_cuda_round_tell(r->steps[b]));
+        TAM_TRY(tam_cuda_round_report(r->steps[b]));
     return TAMIS_OK;
 }
 

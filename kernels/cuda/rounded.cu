@@ -102,7 +102,7 @@ static __device__ __forceinline__ float add_up(const tam_cuda_exchange &x, const
     const tam_cuda_rounded &q = x.rounded;
     uint32_t nranks = x.packets.nranks, own = tam_tree_own(nranks);
     tam_tree_sum sum;
-    sum.count = sum.place = 0;
+    sum.count = sum.vrank = 0;
     for (uint32_t r = 0; r < nranks; r++) {
         const unsigned char *block =
             q.came + r * q.share_bytes + (size_t)place * tam_value_stride(q.up);
@@ -110,7 +110,7 @@ static __device__ __forceinline__ float add_up(const tam_cuda_exchange &x, const
         if (!tam_value_valid(q.up, block) && threadIdx.x == 0)
             atomicOr(&x.scratch->damaged, 1u);
         if (threadIdx.x < p.count)
-            tam_tree_add(&sum, tam_tree_place(r, own),
+            tam_tree_add(&sum, tam_tree_vrank(r, own),
                          tam_value_in_block(q.up, block, threadIdx.x));
     }
     return tam_tree_end(&sum);

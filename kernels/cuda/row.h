@@ -10,9 +10,9 @@
 
 /** Parameters of a launch: once in pinned memory, once in device memory, in the same layout. */
 typedef struct tam_cuda_inbox {
-    tam_cuda_turn *turns; /* [ngroups]; the first serves all that is not by group */
-    uint32_t *thresholds; /* [ngroups] of the last accumulate, or of a cut since */
-    float *weights;       /* [ngroups] */
+    tam_cuda_params *params; /* [ngroups]; the first serves all that is not by group */
+    uint32_t *thresholds;    /* [ngroups] of the last accumulate, or of a cut since */
+    float *weights;          /* [ngroups] */
     tam_cuda_source *source;
     void **grads;         /* [nsegments] */
     uint32_t *count;      /* of indices in the walk */

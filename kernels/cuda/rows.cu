@@ -59,7 +59,7 @@ static __device__ uint32_t touched_of(const tam_cuda_exchange &x, uint32_t word)
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) touch(const tam_cuda_exchange x) {
     uint32_t nwords = words_of(x.rows);
-    if (x.turn->broken)
+    if (x.params->broken)
         return;
     for (uint32_t w = blockIdx.x; w < nwords; w += gridDim.x) {
         uint32_t bits = touched_of(x, w);
@@ -69,7 +69,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) touch(const tam_cuda
         }
     }
     if (tam_last_block(&x.scratch->touched))
-        tam_place_ranges(x);
+        tam_lay_out_ranges(x);
 }
 
 /* -- list ------------------------------------------------------------------------------------- */
@@ -94,7 +94,7 @@ static __device__ uint32_t touched_before(const tam_cuda_exchange &x, uint32_t r
 
 static __device__ circle circle_of(const tam_cuda_exchange &x) {
     circle c = {x.ranges.offsets[x.ranges.count], 0, x.packets.capacity};
-    c.first = touched_before(x, tam_rule_first_row(x.turn->step, c.room, x.rows.count));
+    c.first = touched_before(x, tam_rule_first_row(x.params->step, c.room, x.rows.count));
     return c;
 }
 
@@ -133,7 +133,7 @@ static __device__ uint64_t list_range(const tam_cuda_exchange &x, const circle &
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     list_rows(const tam_cuda_exchange x, uint32_t *list, tam_cuda_picked *picked) {
-    if (x.turn->broken)
+    if (x.params->broken)
         return;
     const circle c = circle_of(x);
     uint64_t checksum = 0;

@@ -304,7 +304,7 @@ static tamis_status add(tam_cuda_step *s, const tam_accumulate *target, void *st
     TAM_TRY(aim(s, target, by, &source));
     TAM_CUDA_LAUNCH(tam_launch_source(&s->sources[by], source, lane));
     tam_cuda_accumulate job = s->target;
-    job.turn = s->nobody;
+    job.params = s->nobody;
     job.found = &s->exchange.ledger->early;
     TAM_CUDA_LAUNCH(tam_launch_accumulate(&job, lane));
     return tam_cuda_follow(stream, lane, read);

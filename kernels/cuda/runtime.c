@@ -178,7 +178,7 @@ tamis_status tam_cuda_wait(cudaEvent_t event, uint64_t deadline_ns, const char *
                             "%s: the CUDA device did not finish before the deadline; it is busy "
                             "with other work or hangs",
                             what);
-        tam_relax(tries);
+        tam_back_off(tries);
     }
 }
 
@@ -187,7 +187,7 @@ bool tam_cuda_drain(cudaStream_t stream, uint64_t deadline_ns) {
         (void)cudaGetLastError();
         if (tam_clock_ns() >= deadline_ns)
             return false;
-        tam_relax(tries);
+        tam_back_off(tries);
     }
     (void)cudaGetLastError();
     return true;

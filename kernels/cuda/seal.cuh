@@ -10,7 +10,7 @@
 
 static __device__ __forceinline__ void fill_counters(const tam_cuda_exchange &x, float *counters) {
     const tam_cuda_picked *picked = x.picked;
-    bool known = x.turn->listed && x.found->complete;
+    bool known = x.params->listed && x.found->complete;
     tam_counter_set(counters, TAM_COUNTER_DEFERRED, picked->deferred);
     tam_counter_set(counters, TAM_COUNTER_CANDIDATES, known ? (uint32_t)x.found->total : 0);
     tam_counter_set(counters, TAM_COUNTER_NONFINITE,
@@ -38,10 +38,10 @@ static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, t
  * node that was damaged breaks it, too: scratch.damaged, with the rank that it came from. */
 static __device__ __forceinline__ void open_verdict(const tam_cuda_exchange &x, double squares) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
-    verdict->step = x.turn->step;
+    verdict->step = x.params->step;
     verdict->picked_sum = squares;
-    if (x.turn->broken) {
-        verdict->status = x.turn->broken;
+    if (x.params->broken) {
+        verdict->status = x.params->broken;
         verdict->refused = x.common->refused;
         verdict->rank = x.common->rank;
     } else if (x.scratch->damaged) {
@@ -69,7 +69,7 @@ static __device__ void tam_seal_packet(const tam_cuda_exchange &x, double square
         uint64_t list = tam_is_packed(x.packets) ? 0 : x.picked->checksum;
         h->check = tam_header_check_of(&due, header + list + x.scratch->sent);
         if (x.scratch->damaged)
-            h->turn = 0; /* not sealed: the other ranks refuse it */
+            h->step_flags = 0; /* not sealed: the other ranks refuse it */
     }
 }
 

@@ -74,7 +74,7 @@ static __device__ __forceinline__ void tam_walk_chunk(const tam_cuda_cut &job,
     tam_load_chunk<FORM>(job.acc + chunk.begin, chunk.length, x);
 #pragma unroll
     for (uint32_t i = 0; i < 16; i++) {
-        bool inside = tam_inside<FORM>(tam_place<FORM>(threadIdx.x % 32, i), chunk.length);
+        bool inside = tam_inside<FORM>(tam_element_of<FORM>(threadIdx.x % 32, i), chunk.length);
         uint32_t magnitude = tam_magnitude_of(x[i]);
         if (inside && magnitude >= r.least)
             visit(tam_key_by(r, magnitude));
@@ -86,7 +86,7 @@ template <typename VISIT, typename LEAVE>
 static __device__ __forceinline__ void tam_walk_chunks(const tam_cuda_cut &job, VISIT visit,
                                                        LEAVE leave) {
     tam_run run = tam_chunk_run(job);
-    uint32_t mine = job.turn->mine;
+    uint32_t mine = job.params->mine;
     for (uint32_t i = run.first + threadIdx.x / 32; i < run.end; i += TAM_BLOCK_WARPS) {
         tam_cuda_chunk chunk = tam_chunk_of(job.grid, i);
         if (tam_owns_part(mine, chunk.part)) {

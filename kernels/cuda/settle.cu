@@ -14,9 +14,9 @@
 struct council {
     unsigned long long picked, deferred, candidates, nonfinite, bad;
     uint32_t rescans, picked_max;
-    uint32_t rowed;         /* entries of the result in segments with rows */
-    uint32_t refused;       /* the first bucket whose packets or sums are refused, or nbuckets */
-    uint32_t met_nonfinite; /* the first rank whose gradient was not finite, or UINT32_MAX */
+    uint32_t rowed;           /* entries of the result in segments with rows */
+    uint32_t refused;         /* the first bucket whose packets or sums are refused, or nbuckets */
+    uint32_t found_nonfinite; /* the first rank whose gradient was not finite, or UINT32_MAX */
     uint32_t counts[TAM_BUCKETS_MAX];
     double squares[TAM_BUCKETS_MAX], own[TAM_BUCKETS_MAX], sums[TAM_BUCKETS_MAX];
 };
@@ -27,7 +27,7 @@ static __device__ void add_verdict(const tam_cuda_exchange &x, uint32_t b, counc
     if (v->status == TAMIS_E_PROTOCOL)
         atomicMin(&all->refused, b);
     else if (v->status == TAMIS_E_NONFINITE)
-        atomicMin(&all->met_nonfinite, v->rank);
+        atomicMin(&all->found_nonfinite, v->rank);
     atomicAdd(&all->picked, (unsigned long long)v->picked);
     atomicAdd(&all->deferred, (unsigned long long)v->deferred);
     atomicAdd(&all->candidates, (unsigned long long)v->candidates);
@@ -97,9 +97,9 @@ static __device__ void conclude(const tam_cuda_exchange &x, const council &all) 
         verdict->rank = why->rank;
         return;
     }
-    if (all.met_nonfinite < UINT32_MAX) {
+    if (all.found_nonfinite < UINT32_MAX) {
         verdict->status = TAMIS_E_NONFINITE;
-        verdict->rank = all.met_nonfinite;
+        verdict->rank = all.found_nonfinite;
         return;
     }
     verdict->nonfinite += all.bad;
@@ -126,7 +126,7 @@ static __device__ void decide(const tam_cuda_exchange &x) {
     if (b == 0) {
         all = council();
         all.refused = x.nbuckets;
-        all.met_nonfinite = UINT32_MAX;
+        all.found_nonfinite = UINT32_MAX;
     }
     __syncthreads();
     if (b < x.nbuckets)
@@ -272,7 +272,7 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
     float divisor = x.common->divisor;
     for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
         uint32_t index = x.indices[i];
-        float value = x.values[tam_place_of_value(x, (uint32_t)i)];
+        float value = x.values[tam_value_position(x, (uint32_t)i)];
         bool finite = stays_finite(value, divisor);
         if (!finite && x.acc)
             leave(x, index, 0.0f);

@@ -25,7 +25,7 @@ static __device__ __forceinline__ uint32_t tam_share_values(const tam_cuda_excha
 }
 
 /** Where value i of the union, or its sum, lies. */
-static __device__ __forceinline__ uint64_t tam_place_of_value(const tam_cuda_exchange &x,
+static __device__ __forceinline__ uint64_t tam_value_position(const tam_cuda_exchange &x,
                                                               uint32_t i) {
     return i + (uint64_t)(i / tam_share_values(x)) * TAM_SHARE_CHECK;
 }
@@ -33,7 +33,7 @@ static __device__ __forceinline__ uint64_t tam_place_of_value(const tam_cuda_exc
 /** The check of what rank r gives. */
 static __device__ __forceinline__ uint32_t tam_share_check(const tam_cuda_exchange &x, uint32_t r,
                                                            uint64_t sum) {
-    const tam_header_due due = {tam_config_of(x), x.turn->step, x.ledger->last_result, r, 0};
+    const tam_header_due due = {tam_config_of(x), x.params->step, x.ledger->last_result, r, 0};
     return tam_header_check_of(&due, sum);
 }
 

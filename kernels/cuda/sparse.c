@@ -14,11 +14,11 @@ tamis_status tam_cuda_sparse_load(tam_cuda_step *s, uint64_t number) {
     const tam_control *c = s->plan.control;
     tam_cuda_control *mine = &s->control;
     const tam_cuda_lane *lane = &s->round->lane;
-    tam_cuda_turn turn = {0};
+    tam_cuda_params params = {0};
     TAM_TRY(tam_cuda_lane_write(lane, &c->state, sizeof c->state, mine->state));
     TAM_TRY(
         tam_cuda_lane_write(lane, c->levels, c->grid->ngroups * sizeof c->levels[0], mine->levels));
-    TAM_TRY(tam_cuda_lane_write(lane, &turn, sizeof turn, mine->turn));
+    TAM_TRY(tam_cuda_lane_write(lane, &params, sizeof params, mine->params));
     TAM_CUDA_LAUNCH(tam_launch_prepare(mine, number, lane->stream));
     return TAMIS_OK;
 }
@@ -74,7 +74,7 @@ static tamis_status cut(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
         .acc = s->exchange.acc,
         .kind = s->plan.kind,
         .end_chunk = d->grid.nchunks,
-        .turn = s->control.turn,
+        .params = s->control.params,
         .thresholds = s->control.thresholds,
         .weights = s->plan.weighted ? s->control.weights : NULL,
         .candidates = d->candidates,

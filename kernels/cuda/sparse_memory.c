@@ -286,7 +286,7 @@ tamis_status tam_cuda_sparse_fill(tam_cuda_step *s) {
     s->control.indices = s->exchange.indices;
     s->control.verdict = &s->exchange.scratch->verdict;
     repeat_sizes(s);
-    tam_cuda_turn nobody = {.mine = TAM_PART_COMMON};
+    tam_cuda_params nobody = {.mine = TAM_PART_COMMON};
     TAM_TRY(tam_cuda_lane_write(&s->round->lane, &nobody, sizeof nobody, s->nobody));
     return upload(s);
 }

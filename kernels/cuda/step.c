@@ -28,7 +28,7 @@ size_t tam_cuda_scratch_bytes(const tam_cuda_exchange *x) {
                              sizeof(uint64_t));
 }
 
-unsigned char *tam_cuda_scratch_place(tam_cuda_exchange *x, unsigned char *memory) {
+unsigned char *tam_cuda_lay_out_scratch(tam_cuda_exchange *x, unsigned char *memory) {
     uint32_t nranks = x->packets.nranks;
     x->scratch = (tam_cuda_scratch *)(void *)memory;
     x->packet_checks = (tam_cuda_packet_check *)(x->scratch + 1);
@@ -47,11 +47,11 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_exchange *x = &s->exchange;
     unsigned char *scratch = tam_cuda_take(arena, 1, scratch_bytes(s));
     if (scratch)
-        scratch = tam_cuda_scratch_place(x, scratch);
-    if (scratch && s->kind->place)
-        s->kind->place(s, scratch);
+        scratch = tam_cuda_lay_out_scratch(x, scratch);
+    if (scratch && s->kind->lay_out)
+        s->kind->lay_out(s, scratch);
     x->ledger = tam_cuda_take(arena, 1, sizeof(tam_cuda_ledger));
-    s->control.turn = tam_cuda_take(arena, 1, sizeof(tam_cuda_turn));
+    s->control.params = tam_cuda_take(arena, 1, sizeof(tam_cuda_params));
     s->control.state = tam_cuda_take(arena, 1, sizeof(tam_control_state));
     s->sources = tam_cuda_take(arena, TAM_CUDA_LANES, sizeof s->sources[0]);
     for (int i = 0; i < TAM_CUDA_LANES; i++)
@@ -75,7 +75,7 @@ static tamis_status take_memory(tam_cuda_step *s) {
 
 void tam_cuda_step_connect(const tam_cuda_step *s, tam_cuda_exchange *x) {
     const tam_cuda_round *r = s->round;
-    x->turn = s->control.turn;
+    x->params = s->control.params;
     x->ledger = s->exchange.ledger;
     x->nbuckets = r->nbuckets;
     x->begin = s->plan.begin;
@@ -251,12 +251,12 @@ static tamis_status save(tam_cuda_step *s, tam_cuda_past *past) {
     const tam_cuda_lane *lane = &s->round->lane;
     tam_cuda_common common;
     tam_cuda_ledger ledger;
-    tam_cuda_turn turn;
+    tam_cuda_params params;
     TAM_TRY(tam_cuda_round_gather(s->round));
-    TAM_TRY(tam_cuda_lane_read(lane, s->control.turn, sizeof turn, &turn));
+    TAM_TRY(tam_cuda_lane_read(lane, s->control.params, sizeof params, &params));
     TAM_TRY(tam_cuda_lane_read(lane, s->exchange.ledger, sizeof ledger, &ledger));
     TAM_TRY(tam_cuda_lane_read(lane, s->round->common, sizeof common, &common));
-    past->number = turn.step;
+    past->number = params.step;
     past->last_result = ledger.last_result;
     past->early_nonfinite = ledger.early.nonfinite;
     past->has_norms = common.has_norms != 0;
@@ -306,7 +306,7 @@ tam_cuda_accumulate tam_cuda_pass_of(const tam_cuda_step *s, const tam_cuda_devi
         .source = source,
         .seg_begin = d->seg_begin,
         .type = TAMIS_DTYPE_FLOAT32,
-        .turn = s->control.turn,
+        .params = s->control.params,
         .thresholds = s->control.thresholds,
         .candidates = d->candidates,
         .found = d->found,

@@ -36,7 +36,7 @@ typedef struct tam_cuda_kind {
     /* What it has beside the exchange of the step; NULL: nothing. */
     /** Bytes of scratch, behind that of the exchange, and where they lie. */
     size_t (*scratch)(const tam_cuda_step *step);
-    void (*place)(tam_cuda_step *step, unsigned char *scratch);
+    void (*lay_out)(tam_cuda_step *step, unsigned char *scratch);
     /** Other sizes of its results. */
     void (*resize)(tam_cuda_step *step, const tam_cuda_room *room);
     /** Free host memory only. */
@@ -90,10 +90,10 @@ struct tam_cuda_step {
     tam_cuda_exchange exchange; /* among the ranks that pick */
     tam_cuda_exchange *outcome; /* whose result is that of the step */
     uint32_t result_max;        /* entries of it; dense: 0 */
-    tam_cuda_control control;   /* dense: only turn and state */
+    tam_cuda_control control;   /* dense: only params and state */
     tam_cuda_mail mail;         /* sparse */
     tam_cuda_span *spans;       /* sparse: control.quota.spans */
-    tam_cuda_turn *nobody;      /* sparse: a turn in which no rank selects any element */
+    tam_cuda_params *nobody;    /* sparse: parameters with which no rank selects any element */
     uint32_t *first_chunk;      /* sparse: exchange.ranges.first_chunk */
     tam_strided *parts;         /* packed lists: exchange.packets.packed.parts */
     tam_cuda_source
@@ -122,7 +122,7 @@ void tam_cuda_step_drop_graphs(tam_cuda_step *step);
 
 /** Bytes of scratch of an exchange, and where its parts lie. @return the end of its memory */
 size_t tam_cuda_scratch_bytes(const tam_cuda_exchange *exchange);
-unsigned char *tam_cuda_scratch_place(tam_cuda_exchange *exchange, unsigned char *memory);
+unsigned char *tam_cuda_lay_out_scratch(tam_cuda_exchange *exchange, unsigned char *memory);
 
 /** Set the pointers of an exchange to what its step and the round own. */
 void tam_cuda_step_connect(const tam_cuda_step *step, tam_cuda_exchange *exchange);
@@ -198,8 +198,9 @@ tamis_status tam_cuda_round_open(tam_cuda_step *first);
 /** Add a step that has its memory to its round; the last one completes the round. */
 tamis_status tam_cuda_round_join(tam_cuda_step *step);
 
-/** Tell the kernels of all buckets what has changed in the exchange and control of this one. */
-tamis_status tam_cuda_round_tell(const tam_cuda_step *step);
+/** Report to the kernels of all buckets what has changed in the exchange and control of this
+ * one. */
+tamis_status tam_cuda_round_report(const tam_cuda_step *step);
 
 /** The report on a step of that launcher, without targets. */
 tam_cuda_reporting tam_cuda_round_reporting(const tam_cuda_step *first, uint32_t by);

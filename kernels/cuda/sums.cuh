@@ -30,28 +30,28 @@ struct tam_given {
     uint32_t nranks, own; /* own: tam_tree_own(nranks) */
 };
 
-/* The sum of a subtree of 2^LEVEL places, in registers. Of two neighbours only the second can be a
- * place without a rank, so no larger subtree is empty. */
+/* The sum of a subtree of 2^LEVEL virtual ranks, in registers. Of two neighbours only the second
+ * can be a virtual rank without a real one, so no larger subtree is empty. */
 template <uint32_t LEVEL>
 static __device__ __forceinline__ float4 tam_add_subtree(const tam_given &g, uint64_t at,
-                                                         uint32_t place) {
+                                                         uint32_t vrank) {
     if constexpr (LEVEL == 0) {
-        uint32_t rank = place < g.own ? place : (place + g.own) / 2;
+        uint32_t rank = vrank < g.own ? vrank : (vrank + g.own) / 2;
         return g.first[rank * g.share + at];
     } else {
-        float4 sum = tam_add_subtree<LEVEL - 1>(g, at, place);
-        if (LEVEL == 1 && place >= g.own)
+        float4 sum = tam_add_subtree<LEVEL - 1>(g, at, vrank);
+        if (LEVEL == 1 && vrank >= g.own)
             return sum;
-        return tam_add(sum, tam_add_subtree<LEVEL - 1>(g, at, place + (1u << (LEVEL - 1))));
+        return tam_add(sum, tam_add_subtree<LEVEL - 1>(g, at, vrank + (1u << (LEVEL - 1))));
     }
 }
 
-/* Subtrees of eight places, from a stack of partial sums: where a binary counter of them carries,
- * two are added. */
+/* Subtrees of eight virtual ranks, from a stack of partial sums: where a binary counter of them
+ * carries, two are added. */
 static __device__ __forceinline__ float4 tam_add_many(const tam_given &g, uint64_t at) {
     float4 parts[TAM_TREE_PARTS];
-    uint32_t places = 2 * g.nranks - g.own, count = 0;
-    for (uint32_t eighth = 0; eighth < places / 8; eighth++) {
+    uint32_t vranks = 2 * g.nranks - g.own, count = 0;
+    for (uint32_t eighth = 0; eighth < vranks / 8; eighth++) {
         float4 sum = tam_add_subtree<3>(g, at, 8 * eighth);
         for (uint32_t carry = eighth; carry % 2 == 1; carry /= 2)
             sum = tam_add(parts[--count], sum);

@@ -124,12 +124,12 @@ static __device__ void add_pairs(const tam_cuda_exchange &x, uint32_t range,
     const uint32_t *runs = x.ranges.runs + (uint64_t)range * nranks;
     for (uint32_t i = threadIdx.x; i < entries; i += TAM_BLOCK_THREADS) {
         tam_tree_sum sum;
-        sum.count = sum.place = 0;
+        sum.count = sum.vrank = 0;
         for (uint32_t r = 0; r < nranks; r++) {
             const uint32_t *list = tam_indices_of(x.packets, r);
             uint32_t end = runs[nranks + r], at = find_from(list, runs[r], end, indices[i]);
             if (at < end && list[at] == indices[i])
-                tam_tree_add(&sum, tam_tree_place(r, own),
+                tam_tree_add(&sum, tam_tree_vrank(r, own),
                              tam_value_at(x.packets.value_codec, tam_values_of(x.packets, r), at));
         }
         values[i] = tam_tree_end(&sum);

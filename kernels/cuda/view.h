@@ -59,7 +59,7 @@ typedef struct tam_cuda_grid {
 
 /** Parameters that change from step to step. In device memory; the control kernel writes them, or
  * the host in stream order. */
-typedef struct tam_cuda_turn {
+typedef struct tam_cuda_params {
     uint64_t step;
     uint32_t mine;   /* part to select in, or TAM_PART_ALL */
     uint32_t k;      /* TOTAL: entries to pick; ALL: at most so many */
@@ -67,7 +67,7 @@ typedef struct tam_cuda_turn {
     uint32_t listed; /* 1: the candidates of this step may be used */
     uint32_t broken; /* a tamis_status: the exchange is over; only accumulate still works */
     uint32_t zero;
-} tam_cuda_turn;
+} tam_cuda_params;
 
 /** Candidates of the own chunks. First scattered over the pool, chunk by chunk, then listed. */
 typedef struct tam_cuda_candidates {
@@ -117,7 +117,7 @@ typedef struct tam_cuda_accumulate {
     const uint32_t *seg_begin;     /* device array */
     tamis_dtype type;              /* of the gradient */
     bool clear;
-    const tam_cuda_turn *turn;
+    const tam_cuda_params *params;
     const uint32_t *thresholds; /* [ngroups] */
     tam_cuda_candidates candidates;
     tam_cuda_found *found;
@@ -168,13 +168,13 @@ typedef struct tam_cuda_cut {
     const float *acc;
     tam_cut_kind kind;               /* TOTAL or ALL; GROUPS is a row of TOTALs, one per group */
     uint32_t first_chunk, end_chunk; /* select in these */
-    const tam_cuda_turn *turn;
+    const tam_cuda_params *params;
     const uint32_t *thresholds; /* ALL: an entry must reach that of its group */
     const float *weights;       /* TOTAL: per group; NULL: all 1 */
     tam_cuda_candidates candidates;
     const tam_cuda_found *found;
     tam_cuda_select select;
-    uint32_t *indices; /* room for turn->k */
+    uint32_t *indices; /* room for params->k */
     tam_cuda_picked *picked;
 } tam_cuda_cut;
 

@@ -92,7 +92,7 @@ static __device__ __forceinline__ float tam_give(float x, float scale, bool brok
 /** What a message has of a chunk. */
 struct tam_widened {
     float *to;
-    uint32_t place; /* of `to` in the message, for its check */
+    uint32_t position; /* of `to` in the message, for its check */
 };
 
 /** A chunk, scaled, in floats. All lanes call it. @return this lane's part of the sum
@@ -111,14 +111,14 @@ static __device__ __forceinline__ uint64_t tam_widen_chunk(const typename TYPE::
         for (uint32_t c = 0; c < 4; c++) {
             x[c] = tam_give(x[c], scale, broken);
             if (SUMMED)
-                sum += tam_sum_word(TAM_SUM_VALUES, out.place + 4 * i + c, tam_bits_of(x[c]));
+                sum += tam_sum_word(TAM_SUM_VALUES, out.position + 4 * i + c, tam_bits_of(x[c]));
         }
         reinterpret_cast<float4 *>(out.to)[i] = make_float4(x[0], x[1], x[2], x[3]);
     }
     for (uint32_t i = 4 * nrows + lane; i < length; i += 32) {
         float x = tam_give(TYPE::widen(__ldcs(from + i)), scale, broken);
         if (SUMMED)
-            sum += tam_sum_word(TAM_SUM_VALUES, out.place + i, tam_bits_of(x));
+            sum += tam_sum_word(TAM_SUM_VALUES, out.position + i, tam_bits_of(x));
         out.to[i] = x;
     }
     return sum;

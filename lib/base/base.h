@@ -27,7 +27,7 @@ tamis_status tam_pass(tamis_status status, const char *sentence);
 
 /** Whether failures on this thread are expected from here on: they are then logged at level debug.
  * @return the previous setting, to be restored afterwards */
-bool tam_hush(bool on);
+bool tam_errors_quiet(bool on);
 
 /** For Python, at start-up: all failures become exceptions that hold the sentence. */
 void tam_failures_are_raised(void);
@@ -97,17 +97,17 @@ uint64_t tam_alloc_live(void);
 uint64_t tam_clock_ns(void); /* monotonic */
 
 /** Give the processor away between two polls, the first with tries 0: yields and then short sleeps;
- * on threads of the library naps that grow with the wait. */
-void tam_relax(unsigned tries);
+ * on threads of the library sleeps that grow with the wait. */
+void tam_back_off(unsigned tries);
 
 /** Sleep for an eighth of the time waited so far, 2 to 200 us. */
-void tam_nap(uint64_t waited_ns);
+void tam_sleep_backoff(uint64_t waited_ns);
 void tam_sleep(uint64_t ns);
 
 /* -- thread.c --------------------------------------------------------------------------------- */
 
 /** Mark the calling thread as the library's own: its current device may change, and it waits in
- * short naps. */
+ * short sleeps. */
 void tam_thread_claim(void);
 bool tam_thread_ours(void);
 

@@ -11,9 +11,9 @@ uint64_t tam_clock_ns(void) {
 }
 
 /* A thread of the library may share its core with threads that compute. There a yield costs a time
- * slice of milliseconds; a nap costs only its length, since its timer wakes the thread. Naps of an
- * eighth of the time waited so far make a wait at most an eighth longer. */
-void tam_nap(uint64_t waited_ns) {
+ * slice of milliseconds; a sleep costs only its length, since its timer wakes the thread. Sleeps of
+ * an eighth of the time waited so far make a wait at most an eighth longer. */
+void tam_sleep_backoff(uint64_t waited_ns) {
     enum { MIN_NS = 2000, MAX_NS = 200000 };
     uint64_t length_ns = waited_ns / 8;
     tam_sleep(length_ns < MIN_NS ? MIN_NS : length_ns > MAX_NS ? MAX_NS : length_ns);
@@ -24,19 +24,19 @@ void tam_sleep(uint64_t ns) {
     nanosleep(&length, NULL);
 }
 
-static void nap(unsigned tries) {
+static void back_off_asleep(unsigned tries) {
     static _Thread_local uint64_t begin_ns;
     uint64_t now_ns = tam_clock_ns();
     if (tries == 0)
         begin_ns = now_ns;
-    tam_nap(now_ns - begin_ns);
+    tam_sleep_backoff(now_ns - begin_ns);
 }
 
-void tam_relax(unsigned tries) {
+void tam_back_off(unsigned tries) {
     /* Ranks often share cores. A yield reacts fast if each rank has its own core; long waits sleep
      * and leave the core to the rank that is being waited for. */
     if (tam_thread_ours())
-        nap(tries);
+        back_off_asleep(tries);
     else if (tries < 1000)
         sched_yield();
     else

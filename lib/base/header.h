@@ -34,7 +34,7 @@ enum {
 typedef struct tam_header {
     uint32_t check;         /* of the rest of the packet, and of all that ranks must agree on */
     uint8_t config, result; /* a byte of their hashes: they only tell what differs, */
-    uint16_t turn;          /* as does the step, modulo TAM_HEADER_STEPS; flags above */
+    uint16_t step_flags;    /* as does the step, modulo TAM_HEADER_STEPS; flags above */
     uint32_t count;         /* indices that follow */
     uint32_t index_bytes;   /* and their size */
     float key;              /* smallest key picked */
@@ -57,11 +57,11 @@ TAM_SHARED size_t tam_header_bytes(size_t nwords) {
 }
 
 TAM_SHARED uint32_t tam_header_flags(const tam_header *h) {
-    return h->turn / TAM_HEADER_STEPS;
+    return h->step_flags / TAM_HEADER_STEPS;
 }
 
 TAM_SHARED void tam_header_flag(tam_header *h, uint32_t flags) {
-    h->turn = (uint16_t)(h->turn | flags * TAM_HEADER_STEPS);
+    h->step_flags = (uint16_t)(h->step_flags | flags * TAM_HEADER_STEPS);
 }
 
 /** Headers that arrived, one from each rank, each followed by its counters and words. */
@@ -173,8 +173,8 @@ TAM_SHARED uint8_t tam_header_byte(uint64_t hash) {
 TAM_SHARED void tam_header_address(tam_header *h, const tam_header_due *due) {
     h->config = tam_header_byte(due->config);
     h->result = tam_header_byte(due->last_result);
-    h->turn =
-        (uint16_t)(h->turn / TAM_HEADER_STEPS * TAM_HEADER_STEPS + due->step % TAM_HEADER_STEPS);
+    h->step_flags = (uint16_t)(h->step_flags / TAM_HEADER_STEPS * TAM_HEADER_STEPS +
+                               due->step % TAM_HEADER_STEPS);
     tam_header_flag(h, TAM_HEADER_SEALED);
 }
 
@@ -209,7 +209,7 @@ TAM_SHARED tam_refusal tam_header_check(const tam_header *h, const tam_header_du
         return TAM_REFUSED_MISSING;
     if (h->config != tam_header_byte(due->config))
         return TAM_REFUSED_CONFIG;
-    if (h->turn % TAM_HEADER_STEPS != due->step % TAM_HEADER_STEPS)
+    if (h->step_flags % TAM_HEADER_STEPS != due->step % TAM_HEADER_STEPS)
         return TAM_REFUSED_STEP;
     if (h->result != tam_header_byte(due->last_result))
         return TAM_REFUSED_RESULT;

@@ -34,10 +34,10 @@ static bool write_line(FILE *file, tam_log_level level, const char *line) {
 
 /* A line that cannot be written to the file, perhaps because a disk is full, goes to stderr. */
 static void emit_line(tam_log_level level, const char *line) {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (write_line(target, level, line) || target == stderr)
         return;
-    if (!atomic_flag_test_and_set(&told))
+    if (!atomic_flag_test_and_set(&warned))
         write_line(stderr, TAM_WARN,
                    "cannot write to TAMIS_LOG_FILE; messages it does not take are written here");
     write_line(stderr, level, line);

@@ -11,7 +11,7 @@ static const char *const names[TAMIS_PHASES] = {
     [TAMIS_PHASE_APPLY] = "apply",
     [TAMIS_PHASE_WAIT] = "wait",
     [TAMIS_PHASE_DEVICE] = "device",
-    [TAMIS_PHASE_ARRIVE] = "arrive",
+    [TAMIS_PHASE_SKEW] = "skew",
 };
 
 const char *tamis_phase_name(tamis_phase phase) {

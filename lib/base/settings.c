@@ -60,7 +60,7 @@ static const setting_row rows[TAM_SETTINGS] = {
      "Deadline of every wait in milliseconds, if the configuration says 0."},
     {"TAMIS_TRANSPORT", CHOICE, "auto|mpi|torch|nccl|local", 0, 0, "auto",
      "Transport of the Python package's communicators if the caller names none."},
-    {"TAMIS_WAIT", CHOICE, "auto|spin|nap", 0, 0, "auto",
+    {"TAMIS_WAIT", CHOICE, "auto|spin|sleep", 0, 0, "auto",
      "How threads wait for other ranks until tamis_comm_set_waiting changes it."},
 };
 

@@ -57,7 +57,7 @@ static const status_row rows[] = {
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
 static _Thread_local char last_error[512];
-static _Thread_local bool hushed;
+static _Thread_local bool errors_quiet;
 static bool raised;
 
 /* Hashes of the sentences that this thread logged last: a loop that continues despite a failure
@@ -129,7 +129,7 @@ tamis_status tam_fail(tamis_status status, const char *format, ...) {
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
     memcpy(last_error, sentence, sizeof last_error);
-    bool loud = !hushed && !raised && is_new(sentence);
+    bool loud = !errors_quiet && !raised && is_new(sentence);
     tam_log(loud ? TAM_ERROR : TAM_DEBUG, "%s: %s", tamis_status_name(status), sentence);
     return status;
 }
@@ -140,9 +140,9 @@ tamis_status tam_pass(tamis_status status, const char *sentence) {
     return status;
 }
 
-bool tam_hush(bool on) {
-    bool before = hushed;
-    hushed = on;
+bool tam_errors_quiet(bool on) {
+    bool before = errors_quiet;
+    errors_quiet = on;
     return before;
 }
 

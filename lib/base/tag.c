@@ -13,7 +13,7 @@ void tam_tag_seal(tam_tag *tag) {
     tag->check = hash_of(tag);
 }
 
-static tamis_status refuse_place(const tam_tag *a, const tam_tag *b) {
+static tamis_status refuse_range(const tam_tag *a, const tam_tag *b) {
     return tam_fail(TAMIS_E_PROTOCOL,
                     "rank %llu sums %llu elements from element %llu on, rank %llu sums %llu from "
                     "element %llu on: their layouts differ",
@@ -41,11 +41,11 @@ tamis_status tam_tag_compare(const tam_tag *mine, uint32_t from, const tam_tag *
             "rank %llu is at step %llu, rank %llu at step %llu: all ranks must run the same steps",
             own, (unsigned long long)mine->step, other, (unsigned long long)theirs->step);
     if (theirs->begin != mine->begin || theirs->count != mine->count)
-        return refuse_place(mine, theirs);
+        return refuse_range(mine, theirs);
     return TAMIS_OK;
 }
 
-tamis_status tam_tag_hear(tam_call *call, uint32_t from, const tam_tag *theirs) {
+tamis_status tam_tag_check(tam_call *call, uint32_t from, const tam_tag *theirs) {
     TAM_TRY(tam_tag_compare(call->tag, from, theirs));
     call->counters += theirs->counter;
     return TAMIS_OK;

@@ -17,6 +17,6 @@ tamis_status tam_tag_compare(const tam_tag *mine, uint32_t from, const tam_tag *
 
 /** Check the tag of rank `from`, which may be this one, and add its counter to call->counters.
  * PROTOCOL and a sentence if it differs from call->tag. */
-tamis_status tam_tag_hear(tam_call *call, uint32_t from, const tam_tag *theirs);
+tamis_status tam_tag_check(tam_call *call, uint32_t from, const tam_tag *theirs);
 
 #endif

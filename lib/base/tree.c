@@ -38,15 +38,15 @@ static void fold(tam_tree_block *b, uint32_t first, size_t length) {
     }
 }
 
-void tam_tree_add_block(tam_tree_block *b, uint32_t place, const float *values, size_t length) {
-    uint32_t distance = b->place ^ place, first = b->count;
+void tam_tree_add_block(tam_tree_block *b, uint32_t vrank, const float *values, size_t length) {
+    uint32_t distance = b->vrank ^ vrank, first = b->count;
     while (first > 1 && b->distances[first - 1] < distance)
         first--;
     if (first > 0)
         fold(b, first - 1, length);
     b->distances[b->count] = distance;
     b->parts[b->count++] = values;
-    b->place = place;
+    b->vrank = vrank;
 }
 
 void tam_tree_end_block(tam_tree_block *b, size_t length, float *sums) {
@@ -66,7 +66,7 @@ void tam_tree_add_up(const float *values, size_t stride, uint32_t nranks, size_t
     for (size_t at = 0; at < count; at += TAM_TREE_BLOCK) {
         size_t length = count - at < TAM_TREE_BLOCK ? count - at : TAM_TREE_BLOCK;
         for (uint32_t r = 0; r < nranks; r++)
-            tam_tree_add_block(&block, tam_tree_place(r, own), values + r * stride + at, length);
+            tam_tree_add_block(&block, tam_tree_vrank(r, own), values + r * stride + at, length);
         tam_tree_end_block(&block, length, sums + at);
     }
 }

@@ -7,8 +7,8 @@
  *
  * n elements and K entries of a bucket; lists: an all-gather of encoded indices, and the
  * time to encode and decode it. Sum and gather depend on the network and on the stages in which
- * messages go, the rest is one rank's own work. They are measured (probe.h), or follow from a link
- * of latency alpha and beta seconds per byte and the plan of the stages (plan.h):
+ * messages go, the rest is one rank's own work. They are measured (calibrate_costs.h), or follow
+ * from a link of latency alpha and beta seconds per byte and the plan of the stages (plan.h):
  *
  *     sum(m)      tam_plan_sum_s(4 m)      m floats
  *     gather(m)   tam_plan_gather_s(m)     m bytes of each rank

@@ -16,35 +16,35 @@ static uint32_t smaller(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-uint32_t tam_plan_places(uint32_t nranks) {
-    uint32_t places = 1;
-    while (places < nranks && places <= TAM_PLAN_RANKS_MAX)
-        places *= 2;
-    return places;
+uint32_t tam_plan_nvranks(uint32_t nranks) {
+    uint32_t vranks = 1;
+    while (vranks < nranks && vranks <= TAM_PLAN_RANKS_MAX)
+        vranks *= 2;
+    return vranks;
 }
 
-uint32_t tam_plan_place(const tam_plan *plan, uint32_t rank) {
-    return tam_tree_place(rank, tam_plan_own(plan));
+uint32_t tam_plan_vrank(const tam_plan *plan, uint32_t rank) {
+    return tam_tree_vrank(rank, tam_plan_own(plan));
 }
 
-uint32_t tam_plan_rank(const tam_plan *plan, uint32_t place) {
-    return place < tam_plan_own(plan) ? place : (place + tam_plan_own(plan)) / 2;
+uint32_t tam_plan_rank(const tam_plan *plan, uint32_t vrank) {
+    return vrank < tam_plan_own(plan) ? vrank : (vrank + tam_plan_own(plan)) / 2;
 }
 
-uint32_t tam_plan_played(const tam_plan *plan, uint32_t rank, uint32_t places[2]) {
-    places[0] = tam_plan_place(plan, rank);
-    places[1] = places[0] + 1;
+uint32_t tam_plan_vranks_of(const tam_plan *plan, uint32_t rank, uint32_t vranks[2]) {
+    vranks[0] = tam_plan_vrank(plan, rank);
+    vranks[1] = vranks[0] + 1;
     return rank < tam_plan_own(plan) ? 1 : 2;
 }
 
-bool tam_plan_seated(const tam_plan *plan, uint32_t place) {
-    return place < tam_plan_own(plan) || place % 2 == 0;
+bool tam_plan_is_primary(const tam_plan *plan, uint32_t vrank) {
+    return vrank < tam_plan_own(plan) || vrank % 2 == 0;
 }
 
 /* -- plans ------------------------------------------------------------------------------------ */
 
 static tam_plan plan_without_stages(uint32_t nranks) {
-    return (tam_plan){.nranks = nranks, .nplaces = tam_plan_places(nranks)};
+    return (tam_plan){.nranks = nranks, .nvranks = tam_plan_nvranks(nranks)};
 }
 
 /* Stages that multiply to `room`. */
@@ -58,12 +58,13 @@ static void add_stages(tam_plan *plan, uint32_t room, uint32_t radix) {
 
 tam_plan tam_plan_linear(uint32_t nranks) {
     tam_plan plan = plan_without_stages(nranks);
-    add_stages(&plan, plan.nplaces, plan.nplaces);
+    add_stages(&plan, plan.nvranks, plan.nvranks);
     return plan;
 }
 
-/* Places of a node: the places of 2^a ranks are a whole subtree if 2^a divides nranks. */
-static uint32_t places_inside(uint32_t nranks, uint32_t ranks_per_node) {
+/* Virtual ranks of a node: the virtual ranks of 2^a ranks are a whole subtree if 2^a divides
+ * nranks. */
+static uint32_t vranks_inside(uint32_t nranks, uint32_t ranks_per_node) {
     uint32_t g = ranks_per_node;
     bool whole = g > 1 && (g & (g - 1)) == 0 && nranks % g == 0;
     return whole ? g : 1;
@@ -71,17 +72,17 @@ static uint32_t places_inside(uint32_t nranks, uint32_t ranks_per_node) {
 
 tam_plan tam_plan_make(uint32_t nranks, uint32_t ranks_per_node, uint32_t radix) {
     tam_plan plan = plan_without_stages(nranks);
-    uint32_t inside = places_inside(nranks, ranks_per_node);
+    uint32_t inside = vranks_inside(nranks, ranks_per_node);
     add_stages(&plan, inside, radix);
-    add_stages(&plan, plan.nplaces / inside, radix);
+    add_stages(&plan, plan.nvranks / inside, radix);
     return plan;
 }
 
 static tam_plan two_levels(uint32_t nranks, uint32_t ranks_per_node) {
     tam_plan plan = plan_without_stages(nranks);
-    uint32_t inside = places_inside(nranks, ranks_per_node);
+    uint32_t inside = vranks_inside(nranks, ranks_per_node);
     add_stages(&plan, inside, inside);
-    add_stages(&plan, plan.nplaces / inside, plan.nplaces / inside);
+    add_stages(&plan, plan.nvranks / inside, plan.nvranks / inside);
     return plan;
 }
 
@@ -101,9 +102,9 @@ tam_plan tam_plan_usual(uint32_t nranks, uint32_t ranks_per_node) {
 }
 
 bool tam_plan_valid(const tam_plan *plan, uint32_t nranks) {
-    uint32_t room = tam_plan_places(nranks);
+    uint32_t room = tam_plan_nvranks(nranks);
     if (nranks < 1 || nranks > TAM_PLAN_RANKS_MAX || plan->nranks != nranks ||
-        plan->nplaces != room || plan->nstages > TAM_PLAN_STAGES)
+        plan->nvranks != room || plan->nstages > TAM_PLAN_STAGES)
         return false;
     for (uint32_t i = 0; i < plan->nstages; i++) {
         uint32_t radix = plan->radix[i];
@@ -122,7 +123,7 @@ bool tam_plan_fits(const tam_plan *plan) {
         uint32_t levels = 1;
         for (uint32_t radix = plan->radix[i]; radix > 1; radix /= 2)
             levels++;
-        if (levels * (i > 0 && plan->nplaces != plan->nranks ? 2 : 1) > TAM_PLAN_SUMS)
+        if (levels * (i > 0 && plan->nvranks != plan->nranks ? 2 : 1) > TAM_PLAN_SUMS)
             return false;
     }
     return true;

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: MIT
  *
  * In which stages the ranks exchange what all need: a list of radices, near to far. With P ranks
- * there are F = 2^ceil(log2 P) places; radices are powers of two whose product is F.
+ * there are F = 2^ceil(log2 P) virtual ranks; radices are powers of two whose product is F.
  *
- *     (8, 8, 64)   place = d0 + 8 d1 + 64 d2
+ *     (8, 8, 64)   vrank = d0 + 8 d1 + 64 d2
  *
- * In a stage, places that differ in its digit alone send each other their parts: radix - 1 messages
- * each. Sums go near to far, so that ranks of a node have shared out the vector before anything
- * crosses the network; gathers go far to near. Where the parts of the last stage are small, its
- * places send each other all of them, and each adds up all: that takes r / 2 times the bytes of
- * scattering and gathering them, in one latency and not two. (F) alone is the linear exchange of
- * all with all, (2, 2, ...) is recursive halving and doubling, (G, N) has two levels: none is a
- * case of its own.
+ * In a stage, virtual ranks that differ in its digit alone send each other their parts: radix - 1
+ * messages each. Sums go near to far, so that ranks of a node have shared out the vector before
+ * anything crosses the network; gathers go far to near. Where the parts of the last stage are
+ * small, its virtual ranks send each other all of them, and each adds up all: that takes r / 2
+ * times the bytes of scattering and gathering them, in one latency and not two. (F) alone is the
+ * linear exchange of all with all, (2, 2, ...) is recursive halving and doubling, (G, N) has two
+ * levels: none is a case of its own.
  *
- * Ranks below 2P - F sit at the place of their own number, the others at every second place behind,
- * and play the empty place after their own too. All sums are added along the perfect binary tree
- * over the places, missing ones skipped (lib/base/tree.h), so all plans give the same bits.
+ * Ranks below 2P - F have the virtual rank of their own number, the others every second
+ * one behind, and the empty one after it too. All sums are added along the perfect binary tree
+ * over the virtual ranks, missing ones skipped (lib/base/tree.h), so all plans give the same bits.
  *
- * Place v owns the slice whose number is v with its bits reversed: whatever the plan, what a stage
- * sends to one place is then one run of memory.
+ * Virtual rank v owns the slice whose number is v with its bits reversed: whatever the plan, what a
+ * stage sends to one virtual rank is then one run of memory.
  */
 #ifndef TAM_POLICY_PLAN_H
 #define TAM_POLICY_PLAN_H
@@ -37,7 +37,7 @@ enum {
 };
 
 typedef struct tam_plan {
-    uint32_t nranks, nplaces;
+    uint32_t nranks, nvranks;
     uint32_t nstages; /* 0: one rank */
     uint32_t radix[TAM_PLAN_STAGES];
     uint32_t
@@ -45,22 +45,23 @@ typedef struct tam_plan {
 } tam_plan;
 
 /** 2^ceil(log2 nranks). Here and below nranks is 1 to TAM_PLAN_RANKS_MAX. */
-uint32_t tam_plan_places(uint32_t nranks);
+uint32_t tam_plan_nvranks(uint32_t nranks);
 
-/** Ranks below this one sit at their own number, and play no other place: tam_tree_own. */
+/** Ranks below this one have the virtual rank of their own number, and no other: tam_tree_own. */
 static inline uint32_t tam_plan_own(const tam_plan *plan) {
-    return 2 * plan->nranks - plan->nplaces;
+    return 2 * plan->nranks - plan->nvranks;
 }
 
-/** The place where a rank sits, and the rank that plays a place. */
-uint32_t tam_plan_place(const tam_plan *plan, uint32_t rank);
-uint32_t tam_plan_rank(const tam_plan *plan, uint32_t place);
+/** The primary virtual rank of a rank, and the rank of a virtual rank. */
+uint32_t tam_plan_vrank(const tam_plan *plan, uint32_t rank);
+uint32_t tam_plan_rank(const tam_plan *plan, uint32_t vrank);
 
-/** The places that a rank plays: its own first. @return 1 or 2 */
-uint32_t tam_plan_played(const tam_plan *plan, uint32_t rank, uint32_t places[2]);
+/** The virtual ranks of a rank: the primary one first. @return 1 or 2 */
+uint32_t tam_plan_vranks_of(const tam_plan *plan, uint32_t rank, uint32_t vranks[2]);
 
-/** Whether a rank sits at the place: one that is only played has nothing to add to a sum. */
-bool tam_plan_seated(const tam_plan *plan, uint32_t place);
+/** Whether it is the primary virtual rank of its rank: a secondary one has nothing to add to a
+ * sum. */
+bool tam_plan_is_primary(const tam_plan *plan, uint32_t vrank);
 
 /** All with all. */
 tam_plan tam_plan_linear(uint32_t nranks);
@@ -82,7 +83,8 @@ uint32_t tam_plan_nodes(const uint64_t *hosts, uint32_t nranks, bool *scattered)
 bool tam_plan_valid(const tam_plan *plan, uint32_t nranks);
 
 /** Whether a rank can hold the partial sums of every stage: up to log2(radix) + 1 of them, and in
- * stages after the first twice as many where some ranks play two places, so radix 128 at most. */
+ * stages after the first twice as many where some ranks have two virtual ranks, so radix 128 at
+ * most. */
 bool tam_plan_fits(const tam_plan *plan);
 
 /** The plan that a text names: "usual", "linear", or radices, "8x8x64", perhaps with fused bytes.
@@ -97,8 +99,8 @@ const char *tam_plan_whole_text(const tam_plan *plan, char *text, size_t size);
 
 /** Messages that a rank sends in one gather or scatter: the most of any rank. A sum has two of
  * them, but of its last stage only one where it is fused. What goes to one rank in one stage is one
- * message; one without content counts too. Ranks with two places have up to 2 (radix - 1) peers in
- * stages after the first. */
+ * message; one without content counts too. Ranks with two virtual ranks have up to 2 (radix - 1)
+ * peers in stages after the first. */
 uint32_t tam_plan_messages(const tam_plan *plan);
 
 /* -- time (plan_time.c) ----------------------------------------------------------------------- */
@@ -111,18 +113,18 @@ typedef struct tam_net {
     double cable_s_per_byte; /* of all that leaves a node; 0: ranks have cables of their own */
     double message_s;        /* of a processor, to send one message and receive another */
     double copy_s_per_byte;  /* of a processor, to pack and unpack */
-    double incast_s; /* added for each sender beyond the 8th that a rank hears from other nodes at
+    double incast_s; /* added for each sender beyond the 8th that a rank has on other nodes at
                         once: TCP loses packets then */
 } tam_net;
 
-/** Seconds of one stage, in which each place sends radix - 1 messages of so many bytes. A message
- * costs its sender and its receiver half of message_s and of the copies. One after the other they
- * pass the sender, its wire or the cable, and the receiver, as in a pipeline: the stage ends when
- * the last has passed, but no processor can do less than all its sends, then, from the first
- * arrival on, all its receives. message_s and incast_s count the peers of the busiest rank, for the
- * others wait for it: radix - 1 where nranks is a power of two. Where nodes are no power of two, or
- * do not divide nranks, a stage is near only inside the largest power of two that divides both
- * numbers; bytes that cross are those of the average rank. */
+/** Seconds of one stage, in which each virtual rank sends radix - 1 messages of so many bytes. A
+ * message costs its sender and its receiver half of message_s and of the copies. One after the
+ * other they pass the sender, its wire or the cable, and the receiver, as in a pipeline: the stage
+ * ends when the last has passed, but no processor can do less than all its sends, then, from the
+ * first arrival on, all its receives. message_s and incast_s count the peers of the busiest rank,
+ * for the others wait for it: radix - 1 where nranks is a power of two. Where nodes are no power of
+ * two, or do not divide nranks, a stage is near only inside the largest power of two that divides
+ * both numbers; bytes that cross are those of the average rank. */
 double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes);
 
 /** An all-gather of so many bytes from each rank: in all stages together the average rank receives

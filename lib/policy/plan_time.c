@@ -20,19 +20,20 @@ static double larger(double a, double b) {
 
 /* -- messages --------------------------------------------------------------------------------- */
 
-/* Ranks to which the rank that sits at a place sends in a stage. Both places of a rank are in one
- * group of the first stage, and ranks ascend with places. Later a rank with two places has a second
- * peer wherever the places that it meets belong to two ranks: those below own_of. */
-static uint32_t count_peers(const tam_plan *plan, uint32_t stride, uint32_t radix, uint32_t place) {
-    uint32_t own = tam_plan_own(plan), first = place - place / stride % radix * stride;
+/* Ranks to which the rank of a virtual rank sends in a stage. Both virtual ranks of a rank are in
+ * one group of the first stage, and ranks ascend with virtual ranks. Later a rank with two virtual
+ * ranks has a second peer wherever the virtual ranks of its peers belong to two ranks: those below
+ * own_of. */
+static uint32_t count_peers(const tam_plan *plan, uint32_t stride, uint32_t radix, uint32_t vrank) {
+    uint32_t own = tam_plan_own(plan), first = vrank - vrank / stride % radix * stride;
     if (stride == 1)
         return tam_plan_rank(plan, first + radix - 1) - tam_plan_rank(plan, first);
-    uint32_t pairs = place >= own && first < own ? (own - first + stride - 1) / stride : 0;
+    uint32_t pairs = vrank >= own && first < own ? (own - first + stride - 1) / stride : 0;
     return radix - 1 + pairs;
 }
 
 /* The most of any rank. In the first stage that is a rank of the first group; later one with two
- * places, as many of its peers' places below own_of as there can be. */
+ * virtual ranks, as many of its peers' virtual ranks below own_of as there can be. */
 static uint32_t count_most_peers(const tam_plan *plan, uint32_t stride, uint32_t radix) {
     uint32_t below = tam_plan_own(plan) % (stride * radix);
     if (stride == 1)
@@ -46,7 +47,7 @@ uint32_t tam_plan_messages(const tam_plan *plan) {
     for (uint32_t rank = 0; rank < plan->nranks; rank++) {
         uint32_t sent = 0, stride = 1;
         for (uint32_t i = 0; i < plan->nstages; i++) {
-            sent += count_peers(plan, stride, plan->radix[i], tam_plan_place(plan, rank));
+            sent += count_peers(plan, stride, plan->radix[i], tam_plan_vrank(plan, rank));
             stride *= plan->radix[i];
         }
         most = sent > most ? sent : most;
@@ -63,12 +64,12 @@ static uint32_t stride_of(const tam_plan *plan, uint32_t stage) {
     return stride;
 }
 
-/* Aligned runs of so many places lie in one node, also where nodes are no power of two: the largest
- * that divides both numbers. */
-static uint32_t node_places(const tam_net *net, const tam_plan *plan) {
+/* Aligned runs of so many virtual ranks lie in one node, also where nodes are no power of two: the
+ * largest that divides both numbers. */
+static uint32_t node_vranks(const tam_net *net, const tam_plan *plan) {
     uint32_t both = net->ranks_per_node | plan->nranks;
     if (net->ranks_per_node >= plan->nranks)
-        return plan->nplaces;
+        return plan->nvranks;
     return net->ranks_per_node > 0 ? both & (~both + 1) : 1;
 }
 
@@ -89,14 +90,14 @@ static double pipeline_s(double latency_s, double half_s, double piece_s, double
     return larger(last_s + piece_s, larger(first_s, half_s) + half_s);
 }
 
-/* Of the radix - 1 messages of a place, how many leave their node, on average: exact where nodes
- * are whole subtrees. Else of ranks that are d apart the part d / ranks_per_node sits in two nodes.
- * */
+/* Of the radix - 1 messages of a virtual rank, how many leave their node, on average: exact where
+ * nodes are whole subtrees. Else of ranks that are d apart the part d / ranks_per_node sits in two
+ * nodes. */
 static double leaving(const tam_net *net, const tam_plan *plan, uint32_t stride, uint32_t radix,
                       uint32_t across) {
     uint32_t node = net->ranks_per_node;
-    double sum = 0.0, apart = (double)stride * plan->nranks / plan->nplaces;
-    if (node <= 1 || node >= plan->nranks || node == node_places(net, plan))
+    double sum = 0.0, apart = (double)stride * plan->nranks / plan->nvranks;
+    if (node <= 1 || node >= plan->nranks || node == node_vranks(net, plan))
         return across;
     for (uint32_t d = 1; d < radix; d++)
         sum += d * apart < node ? d * apart / node : 1.0;
@@ -105,7 +106,7 @@ static double leaving(const tam_net *net, const tam_plan *plan, uint32_t stride,
 
 double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes) {
     uint32_t stride = stride_of(plan, stage), radix = plan->radix[stage];
-    uint32_t room = node_places(net, plan), messages = count_most_peers(plan, stride, radix);
+    uint32_t room = node_vranks(net, plan), messages = count_most_peers(plan, stride, radix);
     uint32_t inside = stride < room ? smaller(radix, room / stride) - 1 : 0;
     uint32_t across = radix - 1 - inside, far = across > 0 ? messages - inside : 0;
     double left = leaving(net, plan, stride, radix, across) * bytes, near = (radix - 1) * bytes;
@@ -124,10 +125,11 @@ double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage
     return seconds;
 }
 
-/* Ranks whose bytes are in one message of a gather, on average. A rank plays nplaces / nranks
- * places, and all that later stages bring it is for them; the first stage brings the rest. */
+/* Ranks whose bytes are in one message of a gather, on average. A rank has nvranks / nranks
+ * virtual ranks, and all that later stages bring it is for them; the first stage brings the rest.
+ * */
 static double ranks_in_message(const tam_plan *plan, uint32_t stage) {
-    uint32_t radix = plan->radix[stage], behind = plan->nplaces / (stride_of(plan, stage) * radix);
+    uint32_t radix = plan->radix[stage], behind = plan->nvranks / (stride_of(plan, stage) * radix);
     return stage > 0 ? behind : (double)(plan->nranks - behind) / (radix - 1);
 }
 
@@ -139,11 +141,11 @@ double tam_plan_gather_s(const tam_net *net, const tam_plan *plan, double bytes_
 }
 
 static uint32_t last_stride(const tam_plan *plan) {
-    return plan->nplaces / plan->radix[plan->nstages - 1];
+    return plan->nvranks / plan->radix[plan->nstages - 1];
 }
 
-/* The part that a place has in the last stage. One stage alone has no parts yet: two would then
- * play the same place. */
+/* The part that a virtual rank has in the last stage. One stage alone has no parts yet: two would
+ * then have the same virtual rank. */
 bool tam_plan_fuses(const tam_plan *plan, uint64_t bytes) {
     return plan->nstages > 1 && plan->fused_bytes > 0 &&
            bytes / last_stride(plan) <= plan->fused_bytes;
@@ -172,7 +174,7 @@ double tam_plan_encoded_s(const tam_net *net, const tam_plan *plan, const tam_pl
 /* In the first stage a rank sends all but one part of as many as its radix, in the later ones
  * together what is left but its slice. */
 double tam_plan_encoded_partial(const tam_plan *plan) {
-    double first = plan->nstages > 0 ? 1.0 / plan->radix[0] : 1.0, slice = 1.0 / plan->nplaces;
+    double first = plan->nstages > 0 ? 1.0 / plan->radix[0] : 1.0, slice = 1.0 / plan->nvranks;
     return plan->nstages > 1 ? (first - slice) / (1.0 - slice) : 0.0;
 }
 

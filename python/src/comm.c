@@ -169,7 +169,7 @@ static PyObject *get_status(PyObject *object, void *none) {
 }
 
 static PyObject *comm_set_waiting(PyObject *object, PyObject *value) {
-    static tam_py_words words = {"auto", "spin", "nap", NULL};
+    static tam_py_words words = {"auto", "spin", "sleep", NULL};
     tam_py_comm *self = (tam_py_comm *)object;
     int waiting;
     if (!is_open(self, "Comm.set_waiting") || !tam_py_as_word(value, "waiting", words, &waiting))
@@ -290,7 +290,7 @@ static PyMethodDef methods[] = {
      "Over NCCL, for the ranks of `bootstrap`, which may be closed afterwards."},
     {"set_waiting", comm_set_waiting, METH_O,
      "set_waiting(waiting)\n--\n\nHow threads wait for other ranks: \"auto\", \"spin\" or "
-     "\"nap\"."},
+     "\"sleep\"."},
     {"abort", comm_abort, METH_NOARGS,
      "abort()\n--\n\nAbort it, from any thread: calls in progress raise Error soon."},
     {"shrink", (PyCFunction)(void (*)(void))tam_py_comm_shrink, METH_VARARGS | METH_KEYWORDS,

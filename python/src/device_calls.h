@@ -25,10 +25,10 @@
          (step, enqueue, context))                                                                 \
     CALL(tamis_status, tam_cuda_step_resize, (tam_cuda_step * step, const tam_cuda_room *room),    \
          (step, room))                                                                             \
-    CALL(tamis_status, tam_cuda_step_tell,                                                         \
+    CALL(tamis_status, tam_cuda_step_announce,                                                     \
          (tam_cuda_step * step, void *caller, const tam_header_due *due), (step, caller, due))     \
-    CALL(tamis_status, tam_cuda_step_hear, (tam_cuda_step * step, const tam_header_due *due),      \
-         (step, due))                                                                              \
+    CALL(tamis_status, tam_cuda_step_check_announced,                                              \
+         (tam_cuda_step * step, const tam_header_due *due), (step, due))                           \
     CALL(tamis_status, tam_cuda_step_run,                                                          \
          (tam_cuda_step * step, const tam_accumulate *target, void *stream,                        \
           tam_cuda_enqueue enqueue, void *context, uint64_t *serial),                              \

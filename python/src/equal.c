@@ -27,7 +27,7 @@ static tamis_status call(tam_py_comm *comm, const void *data, size_t bytes) {
 
 /* The other ranks are in the call, or will be. NULL shows them that this rank has no data; this
  * rank then raises its own exception, whatever the call returns. */
-static void tell_others(tam_py_comm *comm) {
+static void abort_others(tam_py_comm *comm) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     if (call(comm, NULL, 1) != TAMIS_E_ARGUMENT)
@@ -52,7 +52,7 @@ PyObject *tam_py_check_equal(PyObject *module, PyObject *args, PyObject *keyword
     if (ok)
         status = call(comm, bytes, count);
     else
-        tell_others(comm);
+        abort_others(comm);
     tam_py_comm_leave(comm);
     Py_XDECREF(keeper);
     return ok ? tam_py_reducer_answer(status) : NULL;

@@ -26,11 +26,11 @@ static bool read_ranks(PyObject *given, uint32_t **out, uint32_t *out_count) {
     return true;
 }
 
-static uint32_t place_of(uint32_t rank, const tamis_shrink *how) {
-    uint32_t place = 0;
-    while (place < how->nranks && how->ranks[place] != rank)
-        place++;
-    return place < how->nranks ? place : 0; /* a list without the rank is refused by the library */
+static uint32_t new_rank_of(uint32_t rank, const tamis_shrink *how) {
+    uint32_t at = 0;
+    while (at < how->nranks && how->ranks[at] != rank)
+        at++;
+    return at < how->nranks ? at : 0; /* a list without the rank is refused by the library */
 }
 
 /* The new Comm exists before its handle: the library calls its all-gather to compare the lists. */
@@ -42,7 +42,7 @@ static PyObject *shrink(tam_py_comm *self, tamis_shrink *how, PyObject *allgathe
     if (!made)
         return NULL;
     made->nranks = how->nranks;
-    callbacks.rank = place_of(self->rank, how);
+    callbacks.rank = new_rank_of(self->rank, how);
     callbacks.nranks = how->nranks;
     callbacks.allgather = tam_py_callback;
     callbacks.context = made; /* outlives the handle */

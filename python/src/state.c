@@ -192,7 +192,7 @@ static const figure figures[] = {
     FIGURE(REAL, residual_norm), FIGURE(U64, wire_bytes), FIGURE(U64, wire_bytes_total),
     FIGURE(REAL, accumulate_s),  FIGURE(REAL, cut_s),     FIGURE(REAL, exchange_s),
     FIGURE(REAL, apply_s),       FIGURE(REAL, wait_s),    FIGURE(REAL, exchange_s_total),
-    FIGURE(REAL, slack_s),       FIGURE(U32, straggler),  FIGURE(REAL, arrive_s),
+    FIGURE(REAL, lag_s),         FIGURE(U32, straggler),  FIGURE(REAL, skew_s),
     FIGURE(REAL, update_scale),
 };
 

@@ -72,7 +72,7 @@ class Comm:
         """Which rank of the Comm that was shrunk has become `rank` of this one; `rank` itself if
         this one was not made by shrink."""
     def set_waiting(self, waiting: str) -> None:
-        """"auto", "spin" or "nap"."""
+        """"auto", "spin" or "sleep"."""
     def abort(self) -> None: ...
     def write_flight(self, folder: Optional[str] = None, /) -> None: ...
     def close(self) -> None:

@@ -28,8 +28,8 @@ def init_process_group(backend: Optional[str] = None) -> None:
     backend = backend or _usual_backend(dist)
     if launcher.env_init():
         dist.init_process_group(backend, init_method="env://")
-    elif launcher.mpi_launched() or launcher.mpi_initialised() or not _slurm_meets():
-        _meet(dist, backend)
+    elif launcher.mpi_launched() or launcher.mpi_initialised() or not _slurm_rendezvous():
+        _rendezvous(dist, backend)
     else:
         rank, size = launcher.number("SLURM_PROCID"), launcher.number("SLURM_STEP_NUM_TASKS")
         dist.init_process_group(backend, init_method="env://", rank=rank, world_size=size)
@@ -45,35 +45,35 @@ def _usual_backend(dist: Any) -> str:
     return "gloo"
 
 
-def _slurm_meets() -> bool:
+def _slurm_rendezvous() -> bool:
     names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "MASTER_ADDR", "MASTER_PORT")
     return all(os.environ.get(name) for name in names)
 
 
-def _meet(dist: Any, backend: str) -> None:
-    meeting = launch.open_carrier()
-    rank, nranks = meeting.rank, meeting.nranks
+def _rendezvous(dist: Any, backend: str) -> None:
+    carrier = launch.open_carrier()
+    rank, nranks = carrier.rank, carrier.nranks
     if nranks == 1:
         store = dist.HashStore()
     elif rank == 0:
         host = _address(nranks)
         store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        _tell(meeting, f"{host}:{store.port}")
+        _broadcast(carrier, f"{host}:{store.port}")
     else:
-        host, _, port = _tell(meeting, "").rpartition(":")
+        host, _, port = _broadcast(carrier, "").rpartition(":")
         store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
-    meeting.close()
+    carrier.close()
     dist.init_process_group(backend, store=store, rank=rank, world_size=nranks)
 
 
-def _tell(meeting: Comm, text: str) -> str:
+def _broadcast(carrier: Comm, text: str) -> str:
     """Broadcast rank 0's text: a dense sum over bytes, to which the other ranks add zeros."""
     import torch
 
     letters = list(text.encode())
     note = torch.zeros(256)
     note[: len(letters)] = torch.tensor(letters, dtype=torch.float32)
-    reducer = Reducer(meeting, Layout([("address", 256)]), scheme="dense", op="sum")
+    reducer = Reducer(carrier, Layout([("address", 256)]), scheme="dense", op="sum")
     reducer.start(note)
     reducer.wait()
     reducer.close()

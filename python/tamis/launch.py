@@ -228,9 +228,9 @@ def _open_nccl(timeout_s: Optional[float]) -> Comm:
         bootstrap.close()
 
 
-def nccl_over(meeting: Comm, timeout_s: Optional[float] = None) -> Comm:
+def nccl_over(carrier: Comm, timeout_s: Optional[float] = None) -> Comm:
     """NCCL among the ranks of a communicator, which may be closed afterwards. Collective."""
-    return Comm.nccl(_need_nccl(), meeting, _milliseconds(timeout_s))
+    return Comm.nccl(_need_nccl(), carrier, _milliseconds(timeout_s))
 
 
 def over_torch(device: str) -> str:

@@ -159,7 +159,7 @@ await() { # seconds, command...: until it succeeds
     local end=$(($(date +%s) + $1))
     shift
     until "$@" 2>/dev/null; do
-        [ "$(date +%s)" -lt $end ] || fail "waited in vain: $*"
+        [ "$(date +%s)" -lt $end ] || fail "timed out: $*"
         sleep 0.05 # between looks
     done
 }

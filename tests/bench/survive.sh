@@ -33,7 +33,7 @@ await() { # seconds, command...: until it succeeds
     shift
     until "$@" 2>/dev/null; do
         kill -0 "$job" 2>/dev/null || fail "the job has ended: $(tail -n 5 "$dir/out")"
-        [ "$(date +%s)" -lt $end ] || fail "waited in vain: $*"
+        [ "$(date +%s)" -lt $end ] || fail "timed out: $*"
         sleep 0.05 # between looks
     done
 }

@@ -417,7 +417,7 @@ void wait_here(const char *what, int line, state how, void *key) {
 }
 
 /* @return the buffer in which the results lie */
-unsigned meet_warp(const char *what, int line, uint64_t mask, uint64_t mine) {
+unsigned sync_warp(const char *what, int line, uint64_t mask, uint64_t mine) {
     if (mask != 0xffffffffu)
         emulate_fail("%s in line %d does not name all lanes", what, line);
     machine *m = here;
@@ -457,17 +457,17 @@ void emulate_fail(const char *format, ...) {
     abort();
 }
 
-const uint64_t *emulate_meet_warp(const char *what, int line, uint64_t mask, uint64_t mine) {
-    unsigned buffer = meet_warp(what, line, mask, mine);
+const uint64_t *emulate_sync_warp(const char *what, int line, uint64_t mask, uint64_t mine) {
+    unsigned buffer = sync_warp(what, line, mask, mine);
     return here->warps[here->current / LANES].given[buffer];
 }
 
 uint32_t emulate_ballot(const char *what, int line, uint64_t mask, bool mine) {
-    unsigned buffer = meet_warp(what, line, mask, mine);
+    unsigned buffer = sync_warp(what, line, mask, mine);
     return here->warps[here->current / LANES].ballot[buffer];
 }
 
-unsigned emulate_meet_block(const char *what, int line, bool mine, void (*once)(void *),
+unsigned emulate_sync_block(const char *what, int line, bool mine, void (*once)(void *),
                             void *context) {
     machine *m = here;
     m->votes += mine;

@@ -65,13 +65,13 @@ int emulate_compiled(const void *function, unsigned blocks, const void *const *a
 int64_t emulate_current_order(void);
 
 /** Wait for the other lanes. @return what the 32 lanes gave; valid until the call after next */
-const uint64_t *emulate_meet_warp(const char *what, int line, uint64_t mask, uint64_t mine);
+const uint64_t *emulate_sync_warp(const char *what, int line, uint64_t mask, uint64_t mine);
 /** The same, as bits: whose value was not zero. */
 uint32_t emulate_ballot(const char *what, int line, uint64_t mask, bool mine);
 
 /** Wait for the whole block. The last to come calls once(context).
  * @return in how many threads `mine` was true */
-unsigned emulate_meet_block(const char *what, int line, bool mine, void (*once)(void *),
+unsigned emulate_sync_block(const char *what, int line, bool mine, void (*once)(void *),
                             void *context);
 
 /** fake.h, where the fake runtime is linked: the kernel joins a stream, or the graph being
@@ -99,8 +99,8 @@ template <typename... Parameters> struct emulate_launch {
         auto *launch = static_cast<emulate_launch *>(self);
         auto compiled = [&](auto &...argument) {
             const void *all[] = {&argument...};
-            return emulate_compiled(reinterpret_cast<const void *>(launch->kernel),
-                                    launch->blocks, all, emulate_current_order());
+            return emulate_compiled(reinterpret_cast<const void *>(launch->kernel), launch->blocks,
+                                    all, emulate_current_order());
         };
         if (!std::apply(compiled, launch->arguments))
             emulate_run(launch->text, launch->blocks, body, self);
@@ -128,20 +128,20 @@ static int emulate_enqueue(const char *text, void (*kernel)(Parameters...), unsi
 #define tam_launch(...) emulate_enqueue(#__VA_ARGS__, __VA_ARGS__)
 
 /* ------------------------------------------------------------------------------------------- */
-/* Barriers and warp-wide calls. Default arguments are the caller's line: threads that meet must
- * come from the same one. */
+/* Barriers and warp-wide calls. Default arguments are the caller's line: threads that synchronize
+ * must come from the same one. */
 
 inline void __syncthreads(int line = __builtin_LINE()) {
-    emulate_meet_block("__syncthreads", line, false, nullptr, nullptr);
+    emulate_sync_block("__syncthreads", line, false, nullptr, nullptr);
 }
 
 inline int __syncthreads_count(int mine, int line = __builtin_LINE()) {
-    unsigned met = emulate_meet_block("__syncthreads_count", line, mine != 0, nullptr, nullptr);
-    return static_cast<int>(met);
+    unsigned votes = emulate_sync_block("__syncthreads_count", line, mine != 0, nullptr, nullptr);
+    return static_cast<int>(votes);
 }
 
 inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
-    emulate_meet_warp("__syncwarp", line, mask, 0);
+    emulate_sync_warp("__syncwarp", line, mask, 0);
 }
 
 inline unsigned __ballot_sync(unsigned mask, int mine, int line = __builtin_LINE()) {
@@ -154,7 +154,7 @@ inline T emulate_shuffle(const char *what, int line, unsigned mask, T mine, unsi
     static_assert(std::is_arithmetic<T>::value, "shuffles move plain numbers");
     uint64_t word = 0;
     memcpy(&word, &mine, sizeof mine);
-    const uint64_t *all = emulate_meet_warp(what, line, mask, word);
+    const uint64_t *all = emulate_sync_warp(what, line, mask, word);
     word = all[from < 32 ? from : threadIdx.x % 32];
     memcpy(&mine, &word, sizeof mine);
     return mine;
@@ -306,7 +306,7 @@ template <typename T, int threads> class BlockScan {
 
     explicit BlockScan(TempStorage &memory) : at(memory) {}
     void ExclusiveSum(T mine, T &out, int line = __builtin_LINE()) {
-        meet(mine, line);
+        sync(mine, line);
         out = at.before[threadIdx.x];
     }
     void ExclusiveSum(T mine, T &out, T &aggregate, int line = __builtin_LINE()) {
@@ -314,7 +314,7 @@ template <typename T, int threads> class BlockScan {
         aggregate = at.all;
     }
     void InclusiveSum(T mine, T &out, int line = __builtin_LINE()) {
-        meet(mine, line);
+        sync(mine, line);
         out = static_cast<T>(at.before[threadIdx.x] + mine);
     }
     void InclusiveSum(T mine, T &out, T &aggregate, int line = __builtin_LINE()) {
@@ -326,10 +326,10 @@ template <typename T, int threads> class BlockScan {
     TempStorage &at;
 
     /* Who uses the memory again before all have read their results spoils one of them. */
-    void meet(T mine, int line) {
+    void sync(T mine, int line) {
         at.before[threadIdx.x ^ 1] = static_cast<T>(0xABABABABu);
         at.given[threadIdx.x] = mine;
-        emulate_meet_block("cub::BlockScan", line, false, scan, &at);
+        emulate_sync_block("cub::BlockScan", line, false, scan, &at);
     }
     static void scan(void *memory) {
         auto *all = static_cast<TempStorage *>(memory);
@@ -359,7 +359,7 @@ template <typename T, int threads> class BlockReduce {
     }
     template <typename Join> T Reduce(T mine, Join join, int line = __builtin_LINE()) {
         at.given[threadIdx.x] = mine;
-        emulate_meet_block("cub::BlockReduce", line, false, nullptr, nullptr);
+        emulate_sync_block("cub::BlockReduce", line, false, nullptr, nullptr);
         T sum = at.given[0];
         if (threadIdx.x > 0) {
             memset(static_cast<void *>(&sum), 0xAB, sizeof sum);

@@ -7,10 +7,10 @@
 #include "tests/cuda/fake.h"
 #include <string.h>
 
-/* -- meetings --------------------------------------------------------------------------------- */
+/* -- barrier ---------------------------------------------------------------------------------- */
 
 /* @return whether all streams are here; else somebody never comes, and his memory may go */
-static bool meet(exchange_group *g) {
+static bool barrier(exchange_group *g) {
     pthread_mutex_lock(&g->lock);
     uint64_t generation = g->generation;
     if (++g->waiting == g->trial.nranks) {
@@ -34,34 +34,34 @@ void exchange_leave(exchange_group *g) {
 
 /* -- packets ---------------------------------------------------------------------------------- */
 
-tam_header *exchange_header(const exchange_seat *s, uint32_t rank) {
+tam_header *exchange_header(const exchange_endpoint *s, uint32_t rank) {
     return (tam_header *)(void *)(s->mail->packets + rank * s->mail->packet_bytes);
 }
 
-float *exchange_counters(const exchange_seat *s, uint32_t rank) {
+float *exchange_counters(const exchange_endpoint *s, uint32_t rank) {
     return (float *)(void *)(exchange_header(s, rank) + 1);
 }
 
-static size_t header_bytes_of(const exchange_seat *s) {
+static size_t header_bytes_of(const exchange_endpoint *s) {
     return tam_header_bytes(TAM_COUNTERS + s->step->exchange.packets.nstats);
 }
 
-uint32_t *exchange_list(const exchange_seat *s, uint32_t rank) {
+uint32_t *exchange_list(const exchange_endpoint *s, uint32_t rank) {
     return (uint32_t *)(void *)((char *)exchange_header(s, rank) + header_bytes_of(s));
 }
 
-uint32_t exchange_capacity(const exchange_seat *s) {
+uint32_t exchange_capacity(const exchange_endpoint *s) {
     return s->step->exchange.packets.capacity;
 }
 
-void exchange_reseal(const exchange_seat *s, uint32_t rank) {
+void exchange_reseal(const exchange_endpoint *s, uint32_t rank) {
     tam_header *h = exchange_header(s, rank);
     uint32_t capacity = exchange_capacity(s);
     uint32_t count = h->count < capacity ? h->count : capacity;
     const uint32_t *list = exchange_list(s, rank);
     const char *values = (const char *)list + tam_header_round(capacity * sizeof list[0]);
     const tam_cuda_exchange *x = &s->step->exchange;
-    const tam_header_due due = {x->ledger->config + x->ledger->agreed, x->turn->step,
+    const tam_header_due due = {x->ledger->config + x->ledger->agreed, x->params->step,
                                 x->ledger->last_result, rank, 0};
     size_t bytes =
         s->trial->index_codec == TAMIS_INDEX_AUTO ? count * sizeof list[0] : h->index_bytes;
@@ -74,11 +74,11 @@ void exchange_reseal(const exchange_seat *s, uint32_t rank) {
 
 /* -- collectives ------------------------------------------------------------------------------ */
 
-static void copy(exchange_seat *me, exchange_leg leg) {
+static void copy(exchange_endpoint *me, exchange_leg leg) {
     const tam_cuda_mail *to = me->mail;
     uint32_t rank = me->self->id;
     for (uint32_t q = 0; q < me->trial->nranks; q++) {
-        const tam_cuda_mail *from = me->group->seats[q].mail;
+        const tam_cuda_mail *from = me->group->endpoints[q].mail;
         size_t packet = q * to->packet_bytes, share = q * to->share_bytes, sum = q * to->sum_bytes;
         if (leg == LEG_PACKETS && q != rank)
             memcpy(to->packets + packet, from->packets + packet, to->packet_bytes);
@@ -91,11 +91,11 @@ static void copy(exchange_seat *me, exchange_leg leg) {
 
 static void run_collective(void *context) {
     const struct exchange_ticket *ticket = context;
-    exchange_seat *me = ticket->seat;
+    exchange_endpoint *me = ticket->endpoint;
     const exchange_trial *t = me->trial;
     bool hit =
         t->leg == ticket->leg && me->round++ == t->fault_step && (t->victims >> me->self->id & 1);
-    if (!meet(me->group))
+    if (!barrier(me->group))
         return;
     if (!hit || t->damage)
         copy(me, ticket->leg);
@@ -103,17 +103,17 @@ static void run_collective(void *context) {
         t->damage(me);
     if (ticket->leg == LEG_PACKETS)
         memcpy(me->earlier, me->mail->packets, t->nranks * me->mail->packet_bytes);
-    (void)meet(me->group);
+    (void)barrier(me->group);
 }
 
-static tamis_status collect(exchange_seat *me, exchange_leg leg) {
+static tamis_status collect(exchange_endpoint *me, exchange_leg leg) {
     int error =
         fake_cuda_enqueue(me->mail->stream, "collective", run_collective, &me->tickets[leg], NULL);
     return error ? TAMIS_E_TRANSPORT : TAMIS_OK;
 }
 
 tamis_status exchange_enqueue(void *context, tam_cuda_step *step) {
-    exchange_seat *me = context;
+    exchange_endpoint *me = context;
     TAM_TRY(collect(me, LEG_PACKETS));
     TAM_TRY(tam_cuda_step_unite(step));
     if (me->mail->share_bytes == 0)
@@ -123,9 +123,9 @@ tamis_status exchange_enqueue(void *context, tam_cuda_step *step) {
     return collect(me, LEG_SUMS);
 }
 
-void exchange_swap_first(const exchange_seat *seat, uint32_t rank) {
-    uint32_t *list = exchange_list(seat, rank), first = list[0];
+void exchange_swap_first(const exchange_endpoint *endpoint, uint32_t rank) {
+    uint32_t *list = exchange_list(endpoint, rank), first = list[0];
     list[0] = list[1];
     list[1] = first;
-    exchange_reseal(seat, rank);
+    exchange_reseal(endpoint, rank);
 }

@@ -22,13 +22,13 @@ exchange_trial exchange_usual(void) {
         .scheme = "tamis", .nranks = 3, .n = 2600, .density = 0.05, .fault_step = EXCHANGE_NO_STEP};
 }
 
-static size_t bytes_of(const exchange_seat *s) {
+static size_t bytes_of(const exchange_endpoint *s) {
     return s->trial->n * sizeof(float);
 }
 
 /* -- open and close --------------------------------------------------------------------------- */
 
-static void open_cpu(exchange_seat *s) {
+static void open_cpu(exchange_endpoint *s) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = s->trial->scheme;
     config.density = s->trial->density;
@@ -45,7 +45,7 @@ static tam_cuda_value_codec value_codec_of(tamis_value_codec type) {
     return (tam_cuda_value_codec){.type = type, .bits = row->bits, .scale_bytes = row->scale_bytes};
 }
 
-static tam_cuda_codecs codecs_of(exchange_seat *s, uint32_t capacity) {
+static tam_cuda_codecs codecs_of(exchange_endpoint *s, uint32_t capacity) {
     const exchange_trial *t = s->trial;
     tam_cuda_codecs f = {0};
     if (t->value_codec != TAMIS_VALUE_AUTO) {
@@ -65,7 +65,7 @@ static tam_cuda_codecs codecs_of(exchange_seat *s, uint32_t capacity) {
 }
 
 /* Lists of rows, which every rank may list. */
-static void plan_rows(exchange_seat *s, tam_cuda_plan *plan) {
+static void plan_rows(exchange_endpoint *s, tam_cuda_plan *plan) {
     const exchange_trial *t = s->trial;
     uint32_t count = (uint32_t)t->n / t->row_length;
     uint32_t capacity = t->rows_capacity < count ? t->rows_capacity : count;
@@ -82,7 +82,7 @@ static void plan_rows(exchange_seat *s, tam_cuda_plan *plan) {
         tam_header_round((size_t)tam_index_codec_of(t->index_codec)->bytes(count, capacity));
 }
 
-static tam_cuda_plan plan_of(exchange_seat *s, uint64_t k) {
+static tam_cuda_plan plan_of(exchange_endpoint *s, uint64_t k) {
     const exchange_trial *t = s->trial;
     uint32_t nranks = t->nranks, capacity = (uint32_t)tam_share_max(&s->division, k);
     uint64_t sent = (uint64_t)capacity * nranks;
@@ -111,7 +111,7 @@ static tam_cuda_plan plan_of(exchange_seat *s, uint64_t k) {
 }
 
 /* As a reducer does. */
-static void open_step(exchange_seat *s) {
+static void open_step(exchange_endpoint *s) {
     const exchange_trial *t = s->trial;
     test_rank *self = s->self;
     const double over = 1.5;
@@ -139,7 +139,7 @@ static void open_step(exchange_seat *s) {
         RANK_OK(self, tam_cuda_step_capture(s->step, exchange_enqueue, s));
 }
 
-static void take_memory(exchange_seat *s) {
+static void take_memory(exchange_endpoint *s) {
     test_rank *self = s->self;
     RANK_CUDA(self, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking));
     for (int i = 0; i < 2; i++)
@@ -160,7 +160,7 @@ static tamis_layout *rowed_layout(const exchange_trial *t) {
     return tamis_layout_set_rows(layout, 0, t->row_length) == TAMIS_OK ? layout : NULL;
 }
 
-static void sit_down(exchange_seat *s) {
+static void open_endpoint(exchange_endpoint *s) {
     RANK_CUDA(s->self, cudaSetDevice((int)s->self->id));
     for (int leg = 0; leg < LEGS; leg++)
         s->tickets[leg] = (struct exchange_ticket){s, (exchange_leg)leg};
@@ -173,7 +173,7 @@ static void sit_down(exchange_seat *s) {
         take_memory(s);
 }
 
-static void stand_up(exchange_seat *s) {
+static void close_endpoint(exchange_endpoint *s) {
     if (s->graph)
         cudaGraphExecDestroy(s->graph);
     tam_cuda_step_close(s->step);
@@ -199,9 +199,9 @@ static void stand_up(exchange_seat *s) {
 
 static void run_rank(test_rank *self) {
     exchange_group *g = self->shared;
-    exchange_seat *s = &g->seats[self->id];
-    *s = (exchange_seat){.self = self, .group = g, .trial = &g->trial};
-    sit_down(s);
+    exchange_endpoint *s = &g->endpoints[self->id];
+    *s = (exchange_endpoint){.self = self, .group = g, .trial = &g->trial};
+    open_endpoint(s);
     if (!exchange_failed(s) && rank_barrier(self))
         g->work(s);
     if (exchange_failed(s))
@@ -209,10 +209,10 @@ static void run_rank(test_rank *self) {
     if (s->mail)
         cudaStreamSynchronize(s->mail->stream);
     (void)rank_barrier(self); /* the others may still read what this rank sends */
-    stand_up(s);
+    close_endpoint(s);
 }
 
-void exchange_run(const exchange_trial *trial, void (*work)(exchange_seat *seat)) {
+void exchange_run(const exchange_trial *trial, void (*work)(exchange_endpoint *endpoint)) {
     static exchange_group g;
     g = (exchange_group){.trial = *trial, .work = work};
     pthread_mutex_init(&g.lock, NULL);
@@ -228,7 +228,7 @@ void exchange_run(const exchange_trial *trial, void (*work)(exchange_seat *seat)
 
 /* -- a step ----------------------------------------------------------------------------------- */
 
-static void fill(exchange_seat *s) {
+static void fill(exchange_endpoint *s) {
     const exchange_trial *t = s->trial;
     if (t->real)
         data_fill_real(s->self->id, s->made, t->n, s->given);
@@ -242,7 +242,7 @@ static void fill(exchange_seat *s) {
     s->made++;
 }
 
-static tam_accumulate target_of(exchange_seat *s) {
+static tam_accumulate target_of(exchange_endpoint *s) {
     tam_accumulate target = {
         .decay = 1.0f, .scale = 1.0f, .clear = s->trial->output == TAMIS_OUTPUT_DENSE};
     if (!s->trial->by_segment) {
@@ -256,7 +256,7 @@ static tam_accumulate target_of(exchange_seat *s) {
 }
 
 /* Upload, step, join: what a training loop enqueues. */
-static void enqueue(exchange_seat *s, uint64_t *serial) {
+static void enqueue(exchange_endpoint *s, uint64_t *serial) {
     tam_accumulate target = target_of(s);
     RANK_CUDA(s->self,
               cudaMemcpyAsync(s->grad, s->given, bytes_of(s), cudaMemcpyHostToDevice, s->stream));
@@ -264,7 +264,7 @@ static void enqueue(exchange_seat *s, uint64_t *serial) {
     RANK_OK(s->self, tam_cuda_step_join(s->step, s->stream));
 }
 
-static void wait_for_report(exchange_seat *s, uint64_t serial) {
+static void wait_for_report(exchange_endpoint *s, uint64_t serial) {
     uint64_t end = now_ms() + (uint64_t)test_long_ms() * test_slowness();
     bool done = false;
     while (!done) {
@@ -275,7 +275,7 @@ static void wait_for_report(exchange_seat *s, uint64_t serial) {
     RANK_CUDA(s->self, cudaStreamSynchronize(s->stream));
 }
 
-void exchange_step(exchange_seat *s, int place) {
+void exchange_step(exchange_endpoint *s, int place) {
     uint64_t serial = 0;
     s->grad = s->grads[place];
     fill(s);
@@ -288,7 +288,7 @@ void exchange_step(exchange_seat *s, int place) {
                (unsigned long long)serial, (unsigned long long)s->report.serial);
 }
 
-static void capture(exchange_seat *s) {
+static void capture(exchange_endpoint *s) {
     cudaGraph_t graph;
     uint64_t serial = 1;
     RANK_CUDA(s->self, cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal));
@@ -299,7 +299,7 @@ static void capture(exchange_seat *s) {
     cudaGraphDestroy(graph);
 }
 
-void exchange_step_by_graph(exchange_seat *s) {
+void exchange_step_by_graph(exchange_endpoint *s) {
     s->grad = s->grads[0];
     fill(s);
     if (!s->graph)
@@ -316,7 +316,7 @@ void exchange_step_by_graph(exchange_seat *s) {
 
 /* -- checks ----------------------------------------------------------------------------------- */
 
-static void compare_result(exchange_seat *s, const float *grad) {
+static void compare_result(exchange_endpoint *s, const float *grad) {
     tamis_result cpu = TAMIS_RESULT_INIT;
     const float *residual;
     tam_cuda_result cuda = tam_cuda_step_result(s->step);
@@ -333,7 +333,7 @@ static void compare_result(exchange_seat *s, const float *grad) {
     RANK_CHECK(s->self, memcmp(s->grad, grad, bytes_of(s)) == 0, "the gradient differs");
 }
 
-static void compare_report(exchange_seat *s) {
+static void compare_report(exchange_endpoint *s) {
     const tam_cuda_report *r = &s->report;
     tamis_stats cpu = TAMIS_STATS_INIT;
     RANK_OK(s->self, tamis_reducer_stats(s->cpu, &cpu));
@@ -360,7 +360,7 @@ static void compare_report(exchange_seat *s) {
                "norm of the residual %g, not %g", rest, cpu.residual_norm);
 }
 
-static void follow(exchange_seat *s, float *grad) {
+static void follow(exchange_endpoint *s, float *grad) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
     RANK_OK(s->self, tamis_reducer_start(s->cpu, &step));
@@ -370,7 +370,7 @@ static void follow(exchange_seat *s, float *grad) {
                tamis_last_error());
 }
 
-void exchange_follow(exchange_seat *s, bool compared) {
+void exchange_follow(exchange_endpoint *s, bool compared) {
     if (exchange_failed(s))
         return;
     float *grad = malloc(bytes_of(s));
@@ -386,14 +386,14 @@ void exchange_follow(exchange_seat *s, bool compared) {
     free(grad);
 }
 
-void exchange_go_on(exchange_seat *s, uint32_t steps) {
+void exchange_go_on(exchange_endpoint *s, uint32_t steps) {
     for (uint32_t i = 0; i < steps && !exchange_failed(s); i++) {
         exchange_step(s, 0);
         exchange_follow(s, true);
     }
 }
 
-void exchange_check_kept(exchange_seat *s, uint32_t refused, uint32_t rank, const char *words) {
+void exchange_check_kept(exchange_endpoint *s, uint32_t refused, uint32_t rank, const char *words) {
     const tam_cuda_report *r = &s->report;
     bool dense = s->trial->output == TAMIS_OUTPUT_DENSE;
     if (exchange_failed(s))
@@ -417,7 +417,7 @@ void exchange_check_kept(exchange_seat *s, uint32_t refused, uint32_t rank, cons
     }
 }
 
-void exchange_reload(exchange_seat *s, uint64_t config) {
+void exchange_reload(exchange_endpoint *s, uint64_t config) {
     tam_cuda_past past = {0};
     if (exchange_failed(s))
         return;
@@ -426,7 +426,7 @@ void exchange_reload(exchange_seat *s, uint64_t config) {
                (unsigned long long)past.number, (unsigned long long)s->number);
     if (s->self->id == 0)
         s->group->last_result = past.last_result;
-    RANK_MEET(s->self);
+    RANK_BARRIER(s->self);
     past.last_result = s->group->last_result;
     RANK_OK(s->self, tam_cuda_step_load(s->step, config, &past));
 }

@@ -7,7 +7,7 @@
  *     host    exchange_step ------------------------------------------> report   exchange_follow
  *     stream  begin  [packets] unite [values]  add  [sums]  settle      control   (CPU, compare)
  *                       \________________|____________/
- *                         meet, copy, damage, meet: exchange_mail.c
+ *                         barrier, copy, damage, barrier: exchange_mail.c
  */
 #ifndef TEST_CUDA_EXCHANGE_WORLD_H
 #define TEST_CUDA_EXCHANGE_WORLD_H
@@ -24,7 +24,7 @@ enum { EXCHANGE_CONFIG = 0x1234567, EXCHANGE_NO_STEP = UINT32_MAX };
 
 typedef enum exchange_leg { LEG_PACKETS, LEG_VALUES, LEG_SUMS, LEGS } exchange_leg;
 
-typedef struct exchange_seat exchange_seat;
+typedef struct exchange_endpoint exchange_endpoint;
 
 typedef struct exchange_trial {
     const char *scheme; /* of those with an exact count */
@@ -47,12 +47,12 @@ typedef struct exchange_trial {
     uint32_t fault_step;
     exchange_leg leg;
     uint32_t victims;
-    void (*damage)(exchange_seat *at);
+    void (*damage)(exchange_endpoint *at);
 } exchange_trial;
 
 typedef struct exchange_group exchange_group;
 
-struct exchange_seat {
+struct exchange_endpoint {
     test_rank *self;
     exchange_group *group;
     const exchange_trial *trial;
@@ -72,7 +72,7 @@ struct exchange_seat {
     tam_cuda_step *step;
     const tam_cuda_mail *mail;
     struct exchange_ticket {
-        exchange_seat *seat;
+        exchange_endpoint *endpoint;
         exchange_leg leg;
     } tickets[LEGS];
     uint32_t round;         /* runs of the leg that is to fail */
@@ -95,11 +95,11 @@ struct exchange_seat {
 
 struct exchange_group {
     exchange_trial trial;
-    void (*work)(exchange_seat *seat);
-    exchange_seat seats[RANKS_MOST];
+    void (*work)(exchange_endpoint *endpoint);
+    exchange_endpoint endpoints[RANKS_MOST];
     uint64_t last_result; /* of rank 0 */
 
-    pthread_mutex_t lock; /* meetings of the streams */
+    pthread_mutex_t lock; /* barrier of the streams */
     pthread_cond_t changed;
     uint32_t waiting;
     uint64_t generation;
@@ -108,26 +108,26 @@ struct exchange_group {
 
 /* -- exchange_mail.c -------------------------------------------------------------------------- */
 
-/** What a reducer would enqueue. @param context  the seat */
+/** What a reducer would enqueue. @param context  the endpoint */
 tamis_status exchange_enqueue(void *context, tam_cuda_step *step);
 
 /** No rank waits for this one from here on. */
 void exchange_leave(exchange_group *group);
 
-/* Parts of a packet in the mail of a seat. */
-tam_header *exchange_header(const exchange_seat *seat, uint32_t rank);
-uint32_t *exchange_list(const exchange_seat *seat, uint32_t rank);
-float *exchange_counters(const exchange_seat *seat, uint32_t rank);
+/* Parts of a packet in the mail of an endpoint. */
+tam_header *exchange_header(const exchange_endpoint *endpoint, uint32_t rank);
+uint32_t *exchange_list(const exchange_endpoint *endpoint, uint32_t rank);
+float *exchange_counters(const exchange_endpoint *endpoint, uint32_t rank);
 
 /** Most indices in a packet. */
-uint32_t exchange_capacity(const exchange_seat *seat);
+uint32_t exchange_capacity(const exchange_endpoint *endpoint);
 
 /** Correct the checksum after a change: what a rank would send that is wrong, not what was damaged
  * on its way. */
-void exchange_reseal(const exchange_seat *seat, uint32_t rank);
+void exchange_reseal(const exchange_endpoint *endpoint, uint32_t rank);
 
 /** The first two entries of a rank's list change places, and its checksum is right. */
-void exchange_swap_first(const exchange_seat *seat, uint32_t rank);
+void exchange_swap_first(const exchange_endpoint *endpoint, uint32_t rank);
 
 /* -- exchange_world.c ------------------------------------------------------------------------- */
 
@@ -135,30 +135,31 @@ void exchange_swap_first(const exchange_seat *seat, uint32_t rank);
 exchange_trial exchange_usual(void);
 
 /** Run `work` on every rank; fails the test if a rank failed or something stayed behind. */
-void exchange_run(const exchange_trial *trial, void (*work)(exchange_seat *seat));
+void exchange_run(const exchange_trial *trial, void (*work)(exchange_endpoint *endpoint));
 
-/* In `work`. Whoever finds something wrong leaves a sentence in seat->self->failure. */
+/* In `work`. Whoever finds something wrong leaves a sentence in endpoint->self->failure. */
 
 /** A step on the device to its end. @param place  which of `grads` */
-void exchange_step(exchange_seat *seat, int place);
+void exchange_step(exchange_endpoint *endpoint, int place);
 
 /** The same by launching a graph of the caller, on place 0. */
-void exchange_step_by_graph(exchange_seat *seat);
+void exchange_step_by_graph(exchange_endpoint *endpoint);
 
 /** The step on the CPU, with all that it is owed; compared, if asked, in every bit and figure. */
-void exchange_follow(exchange_seat *seat, bool compared);
+void exchange_follow(exchange_endpoint *endpoint, bool compared);
 
 /** Steps on place 0 that are in good health, compared. */
-void exchange_go_on(exchange_seat *seat, uint32_t steps);
+void exchange_go_on(exchange_endpoint *endpoint, uint32_t steps);
 
 /** The step was refused: nothing was applied, acc is what it was plus the gradient. */
-void exchange_check_kept(exchange_seat *seat, uint32_t refused, uint32_t rank, const char *words);
+void exchange_check_kept(exchange_endpoint *endpoint, uint32_t refused, uint32_t rank,
+                         const char *words);
 
 /** Bring the state to the host and start from it again, the result of rank 0 taken as right. */
-void exchange_reload(exchange_seat *seat, uint64_t config);
+void exchange_reload(exchange_endpoint *endpoint, uint64_t config);
 
-static inline bool exchange_failed(const exchange_seat *seat) {
-    return seat->self->failure[0] != '\0';
+static inline bool exchange_failed(const exchange_endpoint *endpoint) {
+    return endpoint->self->failure[0] != '\0';
 }
 
 #endif

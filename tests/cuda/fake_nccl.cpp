@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Fake NCCL: ranks are threads of one process, each on a device of its own, collectives are
- * operations on fake streams. All ranks of a communicator meet at its n-th operation (a group of
- * calls is one operation), compare what they brought, and the last to come moves the bytes.
+ * operations on fake streams. All ranks of a communicator take part in its n-th operation (a group
+ * of calls is one operation), compare what they brought, and the last to come moves the bytes.
  *
  * What differs becomes an asynchronous error of all and keeps their streams busy until they abort;
  * so does a rank that never comes, without an error, as with the vendor's. Stricter than his: sends
@@ -79,7 +79,7 @@ void flip_message(int from, int to, char *came, size_t bytes) {
 }
 
 /* Every send of a to b has its receive. @param really  else only compare */
-bool match_pair(const meeting &m, int a, int b, bool really) {
+bool match_pair(const rendezvous &m, int a, int b, bool really) {
     for (size_t nth = 0;; nth++) {
         const call *from = find(*m.brought[static_cast<size_t>(a)], SEND, b, nth);
         const call *to = find(*m.brought[static_cast<size_t>(b)], RECV, a, nth);
@@ -95,7 +95,7 @@ bool match_pair(const meeting &m, int a, int b, bool really) {
     }
 }
 
-bool match_pairs(const meeting &m, int nranks, bool really) {
+bool match_pairs(const rendezvous &m, int nranks, bool really) {
     for (int a = 0; a < nranks; a++)
         for (int b = 0; b < nranks; b++)
             if (!match_pair(m, a, b, really))
@@ -105,7 +105,7 @@ bool match_pairs(const meeting &m, int nranks, bool really) {
 
 /* The nth call of this kind of every rank; empty when there are no more. @return whether they agree
  */
-bool line_up(const meeting &m, kind what, size_t nth, std::vector<const call *> *out) {
+bool match_calls(const rendezvous &m, kind what, size_t nth, std::vector<const call *> *out) {
     out->clear();
     for (const operation *one : m.brought) {
         size_t left = nth;
@@ -122,26 +122,26 @@ bool line_up(const meeting &m, kind what, size_t nth, std::vector<const call *> 
     return same;
 }
 
-bool all_line_up(const meeting &m, kind what) {
+bool all_match(const rendezvous &m, kind what) {
     std::vector<const call *> calls;
     for (size_t nth = 0;; nth++) {
-        if (!line_up(m, what, nth, &calls))
+        if (!match_calls(m, what, nth, &calls))
             return false;
         if (calls.empty())
             return true;
     }
 }
 
-void carry_out_all(const meeting &m, kind what, void (*work)(const std::vector<const call *> &)) {
+void carry_out_all(const rendezvous &m, kind what,
+                   void (*work)(const std::vector<const call *> &)) {
     std::vector<const call *> calls;
-    for (size_t nth = 0; line_up(m, what, nth, &calls) && !calls.empty(); nth++)
+    for (size_t nth = 0; match_calls(m, what, nth, &calls) && !calls.empty(); nth++)
         work(calls);
 }
 
 /* @return whether the ranks agree */
-bool carry_out(const meeting &m, int nranks) {
-    if (!all_line_up(m, ALL_GATHER) || !all_line_up(m, ALL_REDUCE) ||
-        !match_pairs(m, nranks, false))
+bool carry_out(const rendezvous &m, int nranks) {
+    if (!all_match(m, ALL_GATHER) || !all_match(m, ALL_REDUCE) || !match_pairs(m, nranks, false))
         return false;
     carry_out_all(m, ALL_GATHER, gather);
     carry_out_all(m, ALL_REDUCE, reduce);
@@ -161,13 +161,13 @@ bool gives_up(const member &self) {
     return self.aborted || self.stopping || fake_cuda_is_broken(self.device);
 }
 
-void meet(member &self, const operation *what, guard &held) {
+void join(member &self, const operation *what, guard &held) {
     circle &c = *self.of;
     if (gives_up(self))
         return;
     uint64_t number = self.next++;
     self.under_way++;
-    meeting &m = c.meetings[number];
+    rendezvous &m = c.operations[number];
     m.brought.resize(static_cast<size_t>(c.nranks));
     m.brought[static_cast<size_t>(self.rank)] = what;
     if (++m.came == c.nranks) {
@@ -184,7 +184,7 @@ void meet(member &self, const operation *what, guard &held) {
     if (!m.done)
         m.came = -c.nranks;
     if (++m.left == c.nranks)
-        c.meetings.erase(number);
+        c.operations.erase(number);
     self.under_way--;
 }
 
@@ -192,7 +192,7 @@ void meet(member &self, const operation *what, guard &held) {
 void run_ticket(void *context) {
     auto *t = static_cast<ticket *>(context);
     guard held(nccl.lock);
-    meet(*t->who, t->what.get(), held);
+    join(*t->who, t->what.get(), held);
     t->who->launched -= t->launched;
     t->who->of->changed.notify_all();
 }

@@ -24,8 +24,8 @@ struct call {
 };
 using operation = std::vector<call>;
 
-/* Where the ranks meet for one operation. */
-struct meeting {
+/* The rendezvous of the ranks for one operation. */
+struct rendezvous {
     std::vector<const operation *> brought;
     int came = 0, left = 0;
     bool done = false;
@@ -38,7 +38,7 @@ struct circle {
     int nranks;
     uint64_t id;
     std::vector<std::shared_ptr<member>> members;
-    std::map<uint64_t, meeting> meetings;
+    std::map<uint64_t, rendezvous> operations;
     std::condition_variable changed;
 };
 

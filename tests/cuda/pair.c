@@ -49,7 +49,7 @@ tamis_status pair_reducer(const pair *p, tamis_comm *comm, const tamis_reducer_c
 /* -- open and close --------------------------------------------------------------------------- */
 
 /* Segments lie in the order of their numbers, or even ones before odd ones. */
-static void place_pieces(pair *p) {
+static void lay_out_pieces(pair *p) {
     size_t at = 0, element = tam_type_bytes(p->order->type);
     for (size_t odd = 0; odd < 2; odd++) {
         for (size_t s = odd; s < p->nsegments; s += 2) {
@@ -76,7 +76,7 @@ static void furnish(test_rank *self, pair *p) {
     RANK_CUDA(self, cudaMallocHost(&p->given, p->bytes));
     p->host = malloc(p->bytes);
     RANK_CHECK(self, p->host, "no memory");
-    place_pieces(p);
+    lay_out_pieces(p);
 }
 
 bool pair_open(test_rank *self, const pair_order *order, pair *out) {

@@ -12,7 +12,7 @@
     RANK_CHECK(self, (call) == cudaSuccess, "%s: %s", #call, cudaGetErrorName(cudaGetLastError()))
 
 /* Until all ranks have come here. */
-#define RANK_MEET(self) RANK_CHECK(self, rank_barrier(self), "a rank has left")
+#define RANK_BARRIER(self) RANK_CHECK(self, rank_barrier(self), "a rank has left")
 
 /* Whether the last sentence of the library has one of the words. */
 #define RANK_SAYS(self, words)                                                                     \

@@ -134,14 +134,14 @@ static void put_both(uint32_t rank, uint32_t number, float *grad) {
     put_large(rank, number, grad);
 }
 
-static void meet_bad_numbers(test_rank *self) {
+static void step_on_bad_numbers(test_rank *self) {
     const pair_order *order = self->shared;
     bool skips = order->nonfinite != TAMIS_NONFINITE_DROP;
     pair p;
     if (!pair_open(self, order, &p))
         return;
     for (uint32_t i = 0; i < STEPS && !self->failure[0]; i++) {
-        /* What only the headers met stays in the residual, and makes the next sums infinite. */
+        /* What only the headers report stays in the residual, and makes the next sums infinite. */
         bool bad = i == BAD || (i == BAD + 1 && order->touch == put_both);
         bool fails = bad && order->nonfinite == TAMIS_NONFINITE_ERROR;
         tamis_stats stats = TAMIS_STATS_INIT;
@@ -149,14 +149,14 @@ static void meet_bad_numbers(test_rank *self) {
         if (self->failure[0])
             break;
         RANK_OK(self, tamis_reducer_stats(p.cuda, &stats));
-        RANK_CHECK(self, i != BAD || stats.nonfinite > 0, "nothing was met");
+        RANK_CHECK(self, i != BAD || stats.nonfinite > 0, "nothing was found");
         RANK_CHECK(self, stats.skipped == (bad && skips), "step %u: skipped %llu", i,
                    (unsigned long long)stats.skipped);
     }
     pair_close(&p);
 }
 
-static void test_bad_numbers_in_one_bucket_are_met_in_all(void **state) {
+static void test_bad_numbers_in_one_bucket_are_found_in_all(void **state) {
     static void (*const touches[])(uint32_t, uint32_t, float *) = {put_nan, put_large, put_both};
     static const char *const schemes[] = {"tamis", PAIRS};
     const tamis_update update = adam(2.0), masked = momentum();
@@ -171,7 +171,7 @@ static void test_bad_numbers_in_one_bucket_are_met_in_all(void **state) {
         order.touch = touches[i / 3 % 3];
         order.scheme = schemes[i % 2];
         test_context("policy %u, kind %u, %s, updates %u", i % 3, i / 3 % 3, order.scheme, i / 9);
-        ranks_run(2, 0, meet_bad_numbers, &order);
+        ranks_run(2, 0, step_on_bad_numbers, &order);
     }
 }
 
@@ -183,7 +183,7 @@ static void test_dense_clears_all_buckets_for_one(void **state) {
         order.nonfinite = (tamis_nonfinite)policy;
         order.touch = put_nan;
         test_context("dense, policy %d", policy);
-        ranks_run(2, 0, meet_bad_numbers, &order);
+        ranks_run(2, 0, step_on_bad_numbers, &order);
     }
 }
 
@@ -300,16 +300,16 @@ static void run_ahead(test_rank *self) {
         return;
     take_pinned(&p, &given, &got);
     enqueue_steps(&p, given, got, 0, FIRST);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t before = fake_cuda_forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     enqueue_steps(&p, given, got, FIRST, AHEAD);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CHECK(self, fake_cuda_forbidden_calls() == before,
                "allocations or synchronising calls in steps");
     RANK_CHECK(self, fake_cuda_calls("cudaGraphLaunch") > replays || getenv("TAMIS_GRAPHS"),
                "no step was replayed");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CUDA(self, cudaStreamSynchronize(p.stream));
     pair_follow(&p, given, got, AHEAD);
     pair_step(&p, AHEAD, PAIR_START, TAMIS_OK); /* after which all of them have landed */
@@ -336,10 +336,10 @@ static void count_pinned(test_rank *self) {
     pair p;
     if (!pair_open(self, self->shared, &p))
         return;
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CHECK(self, fake_cuda_pinned() < self->nranks * ((size_t)6 << 20),
                "%zu bytes of pinned memory", fake_cuda_pinned());
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     for (uint32_t i = 0; i < 2 && !self->failure[0]; i++)
         pair_step(&p, i, PAIR_START, TAMIS_OK);
     pair_close(&p);
@@ -430,7 +430,7 @@ static void test_captured_steps_replay_with_the_bits_of_the_cpu(void **state) {
 }
 
 /* What it refuses is not done, and the next step is as ever. */
-static void capture_in_vain(test_rank *self) {
+static void capture_and_fail(test_rank *self) {
     tamis_step step = TAMIS_STEP_INIT;
     cudaGraph_t graph = NULL;
     pair p;
@@ -455,7 +455,7 @@ static void test_a_pass_of_adam_is_not_captured(void **state) {
     pair_order order = pair_usual();
     (void)state;
     order.update = &update;
-    ranks_run(2, 0, capture_in_vain, &order);
+    ranks_run(2, 0, capture_and_fail, &order);
 }
 
 /* -- phases ----------------------------------------------------------------------------------- */
@@ -502,7 +502,7 @@ int main(void) {
         cmocka_unit_test(test_every_scheme_gives_the_bits_of_the_cpu),
         cmocka_unit_test(test_options_give_the_bits_of_the_cpu),
         cmocka_unit_test(test_updates_give_the_bits_of_the_cpu),
-        cmocka_unit_test(test_bad_numbers_in_one_bucket_are_met_in_all),
+        cmocka_unit_test(test_bad_numbers_in_one_bucket_are_found_in_all),
         cmocka_unit_test(test_dense_clears_all_buckets_for_one),
         cmocka_unit_test(test_a_state_moves_between_devices),
         cmocka_unit_test(test_a_loaded_state_is_saved_as_it_was),

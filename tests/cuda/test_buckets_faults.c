@@ -66,7 +66,7 @@ static void check_kept(test_rank *self, victim *v) {
         RANK_CHECK(self, residual[i] + grad[i] == v->before[i] + v->given[i], "entry %zu is lost",
                    i);
     RANK_STATUS(self, tamis_comm_status(v->p.comm), tamis_reducer_start(v->p.cuda, &v->step));
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     pair_close(&v->p);
 }
 
@@ -145,10 +145,10 @@ static void fail_to_send(test_rank *self) {
     victim *v = prepare(self);
     if (!v)
         return;
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (self->id == 0)
         fake_cuda_fail(what_fails().function, NTH, what_fails().error);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     self->where = "a step in which a collective fails";
     tamis_status status = tamis_reducer_start(v->p.cuda, &v->step);
     if (status == TAMIS_OK)

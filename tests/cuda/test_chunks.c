@@ -8,7 +8,7 @@
  */
 #include "kernels/cuda/view.h"
 #include "tests/cuda/fake.h"
-#include "tests/cuda/place.h"
+#include "tests/cuda/backend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,14 +19,14 @@
 enum { LENGTH = 32, CHUNKS = TAM_PASS_RESIDENT * (TAM_BLOCK_THREADS + 44) };
 
 /* @param rescans  ranks that take no list of candidates in the last step: they read chunks again */
-static void compare(const char *scheme, const trial_place *place, uint64_t rescans) {
+static void compare(const char *scheme, const trial_backend *backend, uint64_t rescans) {
     trial_record cpu, cuda;
     trial what = trial_usual(scheme, 2, (size_t)CHUNKS * LENGTH, 0.1);
     what.block = LENGTH;
     what.steps = 3;
     what.real = true;
     assert_true(trial_run(&what, &cpu));
-    what.place = place;
+    what.backend = backend;
     assert_true(trial_run(&what, &cuda));
     check_alike(&cuda);
     check_same(&cpu, &cuda);
@@ -38,9 +38,9 @@ static void compare(const char *scheme, const trial_place *place, uint64_t resca
 static void test_blocks_with_many_chunks_give_the_bits_of_the_cpu(void **state) {
     (void)state;
     fake_cuda_multiprocessors(1);
-    compare("tamis", &place_host_driven, 0);
-    compare("tamis", &place_stream, 0);
-    compare("cyclic+global+exact+union", &place_stream, 2);
+    compare("tamis", &backend_host_driven, 0);
+    compare("tamis", &backend_stream, 0);
+    compare("cyclic+global+exact+union", &backend_stream, 2);
     fake_cuda_reset();
 }
 

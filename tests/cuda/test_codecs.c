@@ -5,7 +5,7 @@
  *
  * test: slow
  */
-#include "tests/cuda/place.h"
+#include "tests/cuda/backend.h"
 #include "tests/support/schemes.h"
 
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 
 enum { TYPES = TAMIS_VALUE_END - TAMIS_VALUE_FLOAT32 };
 
-static const trial_place *const places[] = {&place_host_driven, &place_stream};
+static const trial_backend *const places[] = {&backend_host_driven, &backend_stream};
 
 static trial_record run(const trial *what) {
     trial_record record;
@@ -27,9 +27,9 @@ static trial_record run(const trial *what) {
     return record;
 }
 
-static void compare(trial what, const trial_place *place) {
+static void compare(trial what, const trial_backend *place) {
     trial_record cpu = run(&what);
-    what.place = place;
+    what.backend = place;
     trial_record cuda = run(&what);
     check_same(&cpu, &cuda);
     record_free(&cpu);
@@ -62,7 +62,7 @@ static void test_long_lists_give_the_bits_of_the_cpu(void **state) {
         what.real = true;
         what.index_codec = (tamis_index_codec)(TAMIS_INDEX_U32 + i);
         what.value_codec = (tamis_value_codec)(TAMIS_VALUE_FLOAT32 + (i + 2) % TYPES);
-        compare(what, &place_stream);
+        compare(what, &backend_stream);
     }
 }
 
@@ -76,7 +76,7 @@ static void test_sums_may_travel_in_another_type(void **state) {
         what.value_codec = (tamis_value_codec)up;
         for (int down = TAMIS_VALUE_FLOAT32; down < TAMIS_VALUE_END; down++) {
             what.sum_codec = (tamis_value_codec)down;
-            compare(what, &place_stream);
+            compare(what, &backend_stream);
         }
     }
 }
@@ -85,7 +85,7 @@ static void test_sums_may_travel_in_another_type(void **state) {
 
 static void compare_mixed(trial what) {
     trial_record cpu = run(&what);
-    what.place = &place_mixed;
+    what.backend = &backend_mixed;
     trial_record mixed = run(&what);
     check_same(&cpu, &mixed);
     for (uint32_t s = 0; s < what.steps; s++)
@@ -129,7 +129,7 @@ static void test_dense_and_auto_want_the_same_everywhere(void **state) {
     for (int i = 0; i < 2; i++) {
         trial what = mixed(schemes[i]);
         trial_record record;
-        what.place = &place_mixed;
+        what.backend = &backend_mixed;
         assert_false(trial_run(&what, &record));
         assert_int_equal(record.created[0], TAMIS_E_MISMATCH);
         assert_non_null(strstr(record.sentence[0], "device cuda (1), dense or auto differs"));
@@ -145,13 +145,13 @@ static void test_cpus_and_devices_update_alike(void **state) {
     what.update = &update;
     what.value_codec = TAMIS_VALUE_FP4;
     compare_mixed(what);
-    compare(what, &place_stream);
+    compare(what, &backend_stream);
     update = (tamis_update)TAMIS_UPDATE_INIT;
     update.rule = TAMIS_UPDATE_MOMENTUM;
     compare_mixed(what);
     what.bucket_length = 400;
     what.value_codec = TAMIS_VALUE_FP2;
-    compare(what, &place_stream);
+    compare(what, &backend_stream);
 }
 
 /* A step that the device drives by itself has no time of its own on the host. */
@@ -160,7 +160,7 @@ static void check_driver(tamis_index_codec index_codec, tamis_value_codec value_
     what.steps = 2;
     what.index_codec = index_codec;
     what.value_codec = value_codec;
-    what.place = &place_stream;
+    what.backend = &backend_stream;
     trial_record record = run(&what);
     assert_false(record_moment(&record, 1, 0)->stats.accumulate_s > 0.0);
     record_free(&record);

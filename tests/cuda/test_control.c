@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Kernels on the CPU: the control against lib/policy over random histories of packets and unions.
- * Every word of state, levels, thresholds, weights, budgets and turn must agree.
+ * Every word of state, levels, thresholds, weights, budgets and parameters must agree.
  */
 #include "kernels/cuda/exchange.h"
 #include "lib/base/tree.h"
@@ -25,7 +25,7 @@ typedef struct twins {
     tam_cuda_control job;
     tam_cuda_verdict verdict;
     tam_cuda_common common;
-    tam_cuda_turn turn;
+    tam_cuda_params params;
     tam_control_state state;
     uint64_t step, k;
     double norm;
@@ -98,7 +98,7 @@ static void open_job(twins *t, uint32_t rank, uint32_t nranks) {
         .common = &t->common,
         .k = &t->k,
         .norm = &t->norm,
-        .turn = &t->turn,
+        .params = &t->params,
         .state = &t->state,
         .levels = take(grid->ngroups, sizeof(double)),
         .thresholds = take(grid->ngroups, sizeof(uint32_t)),
@@ -155,7 +155,7 @@ static void open_twins(twins *t, const char *name, uint32_t ngroups, uint32_t ra
     t->step = below(t, 1000);
     t->state = t->host.state;
     memcpy(t->job.levels, t->host.levels, ngroups * sizeof t->job.levels[0]);
-    memset(&t->turn, 0xAB, sizeof t->turn); /* all of it must be written */
+    memset(&t->params, 0xAB, sizeof t->params); /* all of it must be written */
     finish(tam_launch_prepare(&t->job, t->step, NULL));
 }
 
@@ -277,21 +277,21 @@ static void exchange(twins *t) {
 
 /* -- comparing -------------------------------------------------------------------------------- */
 
-static void check_turn(const twins *t) {
+static void check_params(const twins *t) {
     const tam_scheme scheme = t->host.scheme;
     uint32_t floor_bits = t->host.floor_key > 0.0f ? tam_bits(t->host.floor_key) : 0;
     bool listed = scheme.threshold == TAM_THRESHOLD_STEP ||
                   scheme.threshold == TAM_THRESHOLD_FIXED ||
                   (scheme.threshold == TAM_THRESHOLD_PREDICT && t->host.state.primed);
-    assert_int_equal(t->turn.step, t->step);
-    assert_int_equal(t->turn.mine, tam_part_of(&t->division, t->step, t->job.packets.rank));
+    assert_int_equal(t->params.step, t->step);
+    assert_int_equal(t->params.mine, tam_part_of(&t->division, t->step, t->job.packets.rank));
     const tam_cuda_span *span = &t->job.quota.spans[t->step % t->division.nranks];
     uint64_t n = t->division.grid.n;
-    assert_int_equal(t->turn.k, t->k * span->upto / n - t->k * span->before / n);
-    assert_int_equal(t->turn.floor, floor_bits + 1);
-    assert_int_equal(t->turn.listed, listed);
-    assert_int_equal(t->turn.broken, TAMIS_OK);
-    assert_int_equal(t->turn.zero, 0);
+    assert_int_equal(t->params.k, t->k * span->upto / n - t->k * span->before / n);
+    assert_int_equal(t->params.floor, floor_bits + 1);
+    assert_int_equal(t->params.listed, listed);
+    assert_int_equal(t->params.broken, TAMIS_OK);
+    assert_int_equal(t->params.zero, 0);
 }
 
 static void check_twins(const twins *t) {
@@ -301,7 +301,7 @@ static void check_twins(const twins *t) {
     assert_memory_equal(t->job.thresholds, t->host.thresholds, ngroups * sizeof(uint32_t));
     assert_memory_equal(t->job.weights, t->host.weights, ngroups * sizeof(float));
     assert_memory_equal(t->job.budgets, t->host.budgets, ngroups * sizeof(uint32_t));
-    check_turn(t);
+    check_params(t);
 }
 
 static void run_steps(twins *t, int steps) {
@@ -357,7 +357,7 @@ static void more_ranks_or_groups_than_threads_give_the_bits_of_the_cpu(void **st
     close_twins(&t);
 }
 
-static void a_step_that_was_skipped_teaches_nothing_but_the_turn_goes_on(void **state) {
+static void a_step_that_was_skipped_teaches_nothing_but_the_step_number_goes_on(void **state) {
     (void)state;
     for (uint32_t s = 0; s < SCHEMES; s++) {
         twins t;
@@ -374,7 +374,7 @@ static void a_step_that_was_skipped_teaches_nothing_but_the_turn_goes_on(void **
     }
 }
 
-static void after_a_refusal_only_the_turn_says_so(void **state) {
+static void after_a_refusal_only_the_params_say_so(void **state) {
     (void)state;
     twins t;
     open_twins(&t, "tamis", 40, 1, 3);
@@ -382,11 +382,11 @@ static void after_a_refusal_only_the_turn_says_so(void **state) {
     exchange(&t);
     t.verdict.status = TAMIS_E_PROTOCOL;
     launch_control(&t);
-    assert_int_equal(t.turn.broken, TAMIS_E_PROTOCOL);
+    assert_int_equal(t.params.broken, TAMIS_E_PROTOCOL);
     t.verdict.status = TAMIS_OK; /* a later step cannot heal it */
     launch_control(&t);
-    assert_int_equal(t.turn.broken, TAMIS_E_PROTOCOL);
-    t.turn.broken = TAMIS_OK;
+    assert_int_equal(t.params.broken, TAMIS_E_PROTOCOL);
+    t.params.broken = TAMIS_OK;
     check_twins(&t);
     close_twins(&t);
 }
@@ -404,7 +404,7 @@ static void a_loaded_state_is_prepared_as_on_the_cpu(void **state) {
         memcpy(t.job.levels, t.host.levels, 90 * sizeof t.job.levels[0]);
         memcpy(t.job.budgets, t.host.budgets, 90 * sizeof t.job.budgets[0]);
         t.step = 123456789012345ull;
-        t.turn.broken = TAMIS_E_PROTOCOL; /* a new beginning */
+        t.params.broken = TAMIS_E_PROTOCOL; /* a new beginning */
         finish(tam_launch_prepare(&t.job, t.step, NULL));
         run_steps(&t, 3);
         close_twins(&t);
@@ -415,8 +415,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_histories_give_the_bits_of_the_cpu),
         cmocka_unit_test(more_ranks_or_groups_than_threads_give_the_bits_of_the_cpu),
-        cmocka_unit_test(a_step_that_was_skipped_teaches_nothing_but_the_turn_goes_on),
-        cmocka_unit_test(after_a_refusal_only_the_turn_says_so),
+        cmocka_unit_test(a_step_that_was_skipped_teaches_nothing_but_the_step_number_goes_on),
+        cmocka_unit_test(after_a_refusal_only_the_params_say_so),
         cmocka_unit_test(a_loaded_state_is_prepared_as_on_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

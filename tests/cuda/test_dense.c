@@ -45,7 +45,7 @@ typedef struct trial {
     bool held; /* the second piece stays on the wire until the first one was added */
 } trial;
 
-typedef struct seat {
+typedef struct endpoint {
     test_rank *self;
     trial *trial;
     tamis_layout *layout;
@@ -62,11 +62,11 @@ typedef struct seat {
     atomic_bool over;        /* nothing is lost any more */
     atomic_bool added;       /* the first piece, in the step */
     atomic_bool alone;       /* nothing ran beside a collective that was held */
-} seat;
+} endpoint;
 
-static seat seats[RANKS]; /* streams of a rank that failed may still use its own */
+static endpoint endpoints[RANKS]; /* streams of a rank that failed may still use its own */
 
-/* -- a seat ----------------------------------------------------------------------------------- */
+/* -- an endpoint ------------------------------------------------------------------------------ */
 
 static size_t room_of(size_t count) {
     return (count * 4 + 64) & ~(size_t)15;
@@ -74,16 +74,16 @@ static size_t room_of(size_t count) {
 
 enum { AROUND = 0xa5, MEMORY = N * 4 + DATA_SEGMENTS_MOST * 64 };
 
-static uint32_t gradients_of(const seat *s) {
+static uint32_t gradients_of(const endpoint *s) {
     return s->trial->by_segment ? s->layout->nsegments : 1;
 }
 
-static size_t length_of(const seat *s, uint32_t gradient) {
+static size_t length_of(const endpoint *s, uint32_t gradient) {
     return s->trial->by_segment ? tam_segment_length(s->layout, gradient) : N;
 }
 
 /* Gradients by segment lie apart; a flat one is a single segment. */
-static void place_gradients(seat *s) {
+static void lay_out_gradients(endpoint *s) {
     size_t at = 0, bytes = tam_type_bytes(s->trial->type);
     memset(s->memory, AROUND, MEMORY);
     for (uint32_t i = 0; i < gradients_of(s); i++) {
@@ -93,7 +93,7 @@ static void place_gradients(seat *s) {
 }
 
 /* What lies behind the gradients is nobody's to write. */
-static void check_around(const seat *s) {
+static void check_around(const endpoint *s) {
     size_t bytes = tam_type_bytes(s->trial->type);
     for (uint32_t i = 0; i < gradients_of(s); i++) {
         const unsigned char *end = (unsigned char *)s->grads[i] + length_of(s, i) * bytes;
@@ -104,7 +104,7 @@ static void check_around(const seat *s) {
     }
 }
 
-static void *element(const seat *s, size_t index) {
+static void *element(const endpoint *s, size_t index) {
     size_t bytes = tam_type_bytes(s->trial->type);
     uint32_t i = 0;
     if (!s->trial->by_segment)
@@ -115,7 +115,7 @@ static void *element(const seat *s, size_t index) {
 }
 
 /* Also the reference for the CPU: element by element, as it is given. */
-static void fill_gradients(seat *s, uint32_t step, char *flat) {
+static void fill_gradients(endpoint *s, uint32_t step, char *flat) {
     size_t bytes = tam_type_bytes(s->trial->type);
     float *values = malloc(N * sizeof *values);
     data_fill_real(s->self->id, step, N, values);
@@ -128,13 +128,13 @@ static void fill_gradients(seat *s, uint32_t step, char *flat) {
 /* -- collectives ------------------------------------------------------------------------------ */
 
 typedef struct ticket {
-    seat *seat;
+    endpoint *endpoint;
     tam_cuda_mail mail;
     tam_cuda_leg leg;
     int piece;
 } ticket;
 
-static float value_of(const seat *s, size_t i) {
+static float value_of(const endpoint *s, size_t i) {
     return ((const float *)(const void *)s->mail.values)[i];
 }
 
@@ -142,16 +142,17 @@ static float value_of(const seat *s, size_t i) {
 static void add_up(const tam_cuda_mail *mine) {
     float *sums = (float *)(void *)mine->shares;
     for (size_t i = 0; i < RANKS * mine->share_bytes / sizeof sums[0]; i++)
-        sums[i] = value_of(&seats[0], i) + value_of(&seats[1], i) + value_of(&seats[2], i);
+        sums[i] =
+            value_of(&endpoints[0], i) + value_of(&endpoints[1], i) + value_of(&endpoints[2], i);
 }
 
-static void copy(const seat *s, tam_cuda_leg leg) {
+static void copy(const endpoint *s, tam_cuda_leg leg) {
     const tam_cuda_mail *mine = &s->mail;
     uint32_t own = s->self->id;
     if (leg == TAM_CUDA_VALUES)
         add_up(mine);
     for (uint32_t r = 0; r < RANKS; r++) {
-        const tam_cuda_mail *from = &seats[r].mail;
+        const tam_cuda_mail *from = &endpoints[r].mail;
         size_t bytes = mine->share_bytes, packet = r * mine->packet_bytes;
         if (leg == TAM_CUDA_SHARES)
             memcpy(mine->shares + r * bytes, from->values + own * bytes, bytes);
@@ -162,13 +163,13 @@ static void copy(const seat *s, tam_cuda_leg leg) {
     }
 }
 
-static bool is_lost(const seat *s, const ticket *t) {
+static bool is_lost(const endpoint *s, const ticket *t) {
     return !atomic_load(&s->over) && t->piece == s->trial->lost_piece && t->leg == s->trial->lost &&
            s->self->id == 1;
 }
 
 /* Until kernels of the first piece have run, beside this collective of the second. */
-static void await_kernels(seat *s) {
+static void await_kernels(endpoint *s) {
     uint64_t end = now_ms() + test_long_ms() / 2;
     while (!atomic_load(&s->added) && now_ms() < end)
         sleep_ms(1);
@@ -178,7 +179,7 @@ static void await_kernels(seat *s) {
 /* On the thread of a stream. */
 static void travel(void *context) {
     const ticket *t = context;
-    seat *s = t->seat;
+    endpoint *s = t->endpoint;
     s->mail = t->mail;
     if (s->trial->held && t->leg == TAM_CUDA_SHARES && t->piece == 1)
         await_kernels(s);
@@ -190,12 +191,12 @@ static void travel(void *context) {
 }
 
 static void record_added(void *context) {
-    seat *s = context;
+    endpoint *s = context;
     atomic_store(&s->added, true);
 }
 
 static tamis_status carry(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg) {
-    seat *s = context;
+    endpoint *s = context;
     ticket *t = malloc(sizeof *t);
     int piece = s->sent[leg]++;
     if (!t)
@@ -211,17 +212,17 @@ static tamis_status carry(void *context, const tam_cuda_mail *mail, tam_cuda_leg
 }
 
 static tamis_status enqueue(void *context, tam_cuda_step *step) {
-    seat *s = context;
+    endpoint *s = context;
     memset(s->sent, 0, sizeof s->sent);
     return tam_cuda_dense_reduce(step, carry, s);
 }
 
-/* -- life of a seat --------------------------------------------------------------------------- */
+/* -- life of an endpoint ---------------------------------------------------------------------- */
 
-static void sit_down(test_rank *self, seat **out) {
+static void open_endpoint(test_rank *self, endpoint **out) {
     trial *what = self->shared;
     tam_scheme scheme;
-    seat *s = *out = &seats[self->id];
+    endpoint *s = *out = &endpoints[self->id];
     memset(s, 0, sizeof *s);
     s->self = self;
     s->trial = what;
@@ -247,10 +248,10 @@ static void sit_down(test_rank *self, seat **out) {
     RANK_OK(self, tam_cuda_step_load(s->step, 0, &(tam_cuda_past){.number = 7}));
     if (what->how == AS_GRAPH)
         RANK_OK(self, tam_cuda_step_capture(s->step, enqueue, s));
-    place_gradients(s);
+    lay_out_gradients(s);
 }
 
-static void stand_up(seat *s) {
+static void close_endpoint(endpoint *s) {
     if (s->graph)
         cudaGraphExecDestroy(s->graph);
     tam_cuda_step_close(s->step);
@@ -264,7 +265,7 @@ static void stand_up(seat *s) {
 
 /* -- a step ----------------------------------------------------------------------------------- */
 
-static tamis_status start(seat *s, float scale, uint64_t *serial) {
+static tamis_status start(endpoint *s, float scale, uint64_t *serial) {
     tam_accumulate target = {
         .grad = s->trial->by_segment ? NULL : s->grads[0],
         .grads = s->grads,
@@ -276,7 +277,7 @@ static tamis_status start(seat *s, float scale, uint64_t *serial) {
 }
 
 /* The scale stays that of the first step. */
-static tamis_status launch_graph(seat *s, float scale, uint64_t *serial) {
+static tamis_status launch_graph(endpoint *s, float scale, uint64_t *serial) {
     cudaGraph_t graph;
     if (!s->graph) {
         if (cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
@@ -293,7 +294,7 @@ static tamis_status launch_graph(seat *s, float scale, uint64_t *serial) {
     return TAMIS_OK;
 }
 
-static tamis_status run(seat *s, float scale, tam_cuda_report *out) {
+static tamis_status run(endpoint *s, float scale, tam_cuda_report *out) {
     bool done = false;
     uint64_t serial = 0, since = now_ms();
     atomic_store(&s->added, false);
@@ -307,7 +308,7 @@ static tamis_status run(seat *s, float scale, tam_cuda_report *out) {
 }
 
 /* `expected` becomes what the CPU makes of it. */
-static void reduce_on_cpu(seat *s) {
+static void reduce_on_cpu(endpoint *s) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_reducer *reducer = NULL;
     tamis_step step = TAMIS_STEP_INIT;
@@ -324,7 +325,7 @@ static void reduce_on_cpu(seat *s) {
     tamis_reducer_destroy(reducer);
 }
 
-static void compare(seat *s) {
+static void compare(endpoint *s) {
     size_t bytes = tam_type_bytes(s->trial->type);
     for (size_t i = 0; i < N; i++)
         RANK_CHECK(s->self, memcmp(element(s, i), s->expected + i * bytes, bytes) == 0,
@@ -334,9 +335,9 @@ static void compare(seat *s) {
 }
 
 static void reduce(test_rank *self) {
-    seat *s;
+    endpoint *s;
     tam_cuda_report report;
-    sit_down(self, &s);
+    open_endpoint(self, &s);
     if (self->failure[0])
         return;
     RANK_CHECK(self, tam_cuda_dense_pieces(s->step) > N / PIECE, "too few pieces");
@@ -352,7 +353,7 @@ static void reduce(test_rank *self) {
         if (!self->failure[0])
             compare(s);
     }
-    stand_up(s);
+    close_endpoint(s);
 }
 
 static trial usual(void) {
@@ -386,19 +387,19 @@ static void test_kernels_of_a_piece_run_beside_collectives_of_another(void **sta
 
 /* -- not finite ------------------------------------------------------------------------------- */
 
-static void put(seat *s, size_t index, uint32_t bits) {
+static void put(endpoint *s, size_t index, uint32_t bits) {
     size_t bytes = tam_type_bytes(s->trial->type);
     memcpy(element(s, index), &bits, bytes); /* the lower half, on the machines that have CUDA */
     memcpy(s->expected + index * bytes, &bits, bytes);
 }
 
 /* Of one rank an Inf, or what marks absent values; of all, 2^127 or what else overflows. */
-static void meet_bad(test_rank *self) {
+static void step_on_bad(test_rank *self) {
     static const uint32_t one[] = {0xffa51edfu, 0x7c00, 0x7f80},
                           all[] = {0x7f000000u, 0x7c00, 0x7f00};
-    seat *s;
+    endpoint *s;
     tam_cuda_report report;
-    sit_down(self, &s);
+    open_endpoint(self, &s);
     if (self->failure[0])
         return;
     bool drop = s->trial->policy == TAMIS_NONFINITE_DROP;
@@ -414,7 +415,7 @@ static void meet_bad(test_rank *self) {
     reduce_on_cpu(s);
     if (!self->failure[0])
         compare(s);
-    stand_up(s);
+    close_endpoint(s);
 }
 
 static void test_sums_that_are_not_finite_are_treated_as_on_the_cpu(void **state) {
@@ -431,7 +432,7 @@ static void test_sums_that_are_not_finite_are_treated_as_on_the_cpu(void **state
         what.scale = 1.0f;
         what.how = (launch)(i / 3);
         what.order = (tamis_sum_order)(i % 2);
-        ranks_run(RANKS, 0, meet_bad, &what);
+        ranks_run(RANKS, 0, step_on_bad, &what);
     }
 }
 
@@ -440,24 +441,24 @@ static void test_sums_that_are_not_finite_are_treated_as_on_the_cpu(void **state
 /* Rank 1 must refuse; whoever needs its sums too. Then nobody reduces anything any more. What was
  * refused is not counted. */
 static void lose_one(test_rank *self) {
-    seat *s;
+    endpoint *s;
     tam_cuda_report report;
-    sit_down(self, &s);
+    open_endpoint(self, &s);
     if (self->failure[0])
         return;
-    bool meets = self->id == 1 || s->trial->lost < TAM_CUDA_SUMS;
+    bool affected = self->id == 1 || s->trial->lost < TAM_CUDA_SUMS;
     fill_gradients(s, 0, s->expected);
     RANK_OK(self, run(s, s->trial->scale, &report));
-    RANK_CHECK(self, report.status == (meets ? TAMIS_E_PROTOCOL : TAMIS_OK), "status %u",
+    RANK_CHECK(self, report.status == (affected ? TAMIS_E_PROTOCOL : TAMIS_OK), "status %u",
                report.status);
-    RANK_CHECK(self, !meets || report.selected == 0, "%u entries", report.selected);
+    RANK_CHECK(self, !affected || report.selected == 0, "%u entries", report.selected);
     fill_gradients(s, 1, s->expected);
     s->over = true;
     RANK_OK(self, run(s, 2.0f, &report));
-    RANK_CHECK(self, report.status == TAMIS_E_PROTOCOL && report.step == (meets ? 7 : 8),
+    RANK_CHECK(self, report.status == TAMIS_E_PROTOCOL && report.step == (affected ? 7 : 8),
                "status %u, step %u", report.status, (unsigned)report.step);
     compare(s);
-    stand_up(s);
+    close_endpoint(s);
 }
 
 /* Entries that are dropped must not hide it. */

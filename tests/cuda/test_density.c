@@ -298,19 +298,19 @@ static void stay_in_grain(test_rank *self) {
     pair p;
     if (!pair_open(self, self->shared, &p))
         return;
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t graphs = fake_cuda_calls("cudaGraphInstantiate"), taken = fake_cuda_allocations();
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     for (uint32_t i = 0; i < 4 && !self->failure[0]; i++) {
         set_density(&p, (209.5 + 2 * i) / PAIR_N);
         pair_step(&p, i, PAIR_START, TAMIS_OK);
     }
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CHECK(self, fake_cuda_calls("cudaGraphInstantiate") == graphs, "a graph was made");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     set_density(&p, 0.2);
     pair_step(&p, 4, PAIR_START, TAMIS_OK);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CHECK(self, fake_cuda_allocations() == taken, "memory was taken");
     pair_close(&p);
 }

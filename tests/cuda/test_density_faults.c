@@ -75,7 +75,7 @@ static void ask_apart(test_rank *self) {
     if (density > 0.0)
         RANK_OK(self, tamis_reducer_set_density(p.cuda, density));
     pair_fill(&p, 1);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t begin_ms = now_ms();
     self->where = "a step of two densities";
     tamis_status status = tamis_reducer_start(p.cuda, &step);
@@ -87,7 +87,7 @@ static void ask_apart(test_rank *self) {
                (unsigned long long)(now_ms() - begin_ms));
     RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reducer_start(p.cuda, &step));
     check_kept(self, &p);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     pair_close(&p);
 }
 
@@ -119,7 +119,7 @@ static void ask_apart_in_nodes(test_rank *self) {
     if (all->densities[self->id] > 0.0)
         RANK_OK(self, tamis_reducer_set_density(p.cuda, all->densities[self->id]));
     pair_fill(&p, 0);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t begin_ms = now_ms();
     self->where = "a step of two densities in nodes";
     tamis_status status = tamis_reducer_start(p.cuda, &step);
@@ -129,7 +129,7 @@ static void ask_apart_in_nodes(test_rank *self) {
     RANK_CHECK(self, now_ms() - begin_ms <= 2 * short_ms() + test_grace_ms(), "it took %llu ms",
                (unsigned long long)(now_ms() - begin_ms));
     check_kept(self, &p);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     pair_close(&p);
 }
 
@@ -161,7 +161,7 @@ static void agree_apart(test_rank *self) {
         RANK_OK(self, tamis_reducer_wait(p.cuda));
         RANK_OK(self, tamis_reducer_set_density(p.cuda, 0.3));
     }
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     step.agreed = self->id == 1 ? 5 : 4;
     self->where = "a step of two numbers";
     tamis_status status = tamis_reducer_start(p.cuda, &step);
@@ -174,7 +174,7 @@ static void agree_apart(test_rank *self) {
     if (!in_nodes)
         RANK_SAYS(self, "tamis_step.agreed");
     check_kept(self, &p);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     pair_close(&p);
 }
 
@@ -198,17 +198,17 @@ static void fail_to_capture(test_rank *self) {
     if (!open_changed(self, &p))
         return;
     tamis_step step = step_of(&p);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (self->id == 0)
         fake_cuda_fail("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     self->where = "a step whose graph cannot be made";
     tamis_status status = tamis_reducer_start(p.cuda, &step);
     if (status == TAMIS_OK)
         status = tamis_reducer_wait(p.cuda);
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "%s", tamis_status_name(status));
     RANK_STATUS(self, tamis_comm_status(p.comm), tamis_reducer_start(p.cuda, &step));
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     pair_close(&p);
 }
 
@@ -224,7 +224,7 @@ static void start_alone(test_rank *self) {
     if (!open_changed(self, &p))
         return;
     tamis_step step = step_of(&p);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t begin_ms = now_ms();
     self->where = "a change that one rank does not come to";
     if (self->id != 1) {
@@ -234,7 +234,7 @@ static void start_alone(test_rank *self) {
         RANK_CHECK(self, now_ms() - begin_ms <= short_ms() + test_grace_ms(), "%llu ms",
                    (unsigned long long)(now_ms() - begin_ms));
     }
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     pair_close(&p);
 }
 
@@ -290,7 +290,7 @@ static void test_a_graph_of_the_caller_keeps_its_sizes(void **state) {
 
 /* -- a result that the caller's stream still reads -------------------------------------------- */
 
-static void nap(void *nothing) {
+static void sleep_briefly(void *nothing) {
     const struct timespec long_s = {0, 200000000};
     (void)nothing;
     nanosleep(&long_s, NULL);
@@ -314,8 +314,8 @@ static void read_late(test_rank *self) {
     RANK_CUDA(self, cudaMallocHost((void **)&got, bytes));
     pair_fill(&p, 1);
     RANK_CUDA(self, cudaStreamSynchronize(p.stream));
-    RANK_MEET(self);
-    fake_cuda_enqueue(p.stream, "nap", nap, NULL, NULL);
+    RANK_BARRIER(self);
+    fake_cuda_enqueue(p.stream, "sleep", sleep_briefly, NULL, NULL);
     RANK_CUDA(self, cudaMemcpyAsync(got, result.values, bytes, cudaMemcpyDeviceToHost, p.stream));
     RANK_OK(self, tamis_reducer_set_density(p.cuda, 0.3));
     RANK_OK(self, tamis_reducer_start(p.cuda, &step));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Kernels on the CPU and host path on a fake runtime: sums over many ranks, an exchange on the
- * device that meets numbers that are not finite, and the ways in which its steps are enqueued. What
+ * device that finds numbers that are not finite, and the ways in which its steps are enqueued. What
  * it refuses is test_refusal.c's, whole steps in good health are test_whole_step.c's.
  */
 #include "tests/cuda/exchange_world.h"
@@ -18,11 +18,11 @@
 
 /* -- the order of sums ------------------------------------------------------------------------ */
 
-static void go_on(exchange_seat *s) {
+static void go_on(exchange_endpoint *s) {
     exchange_go_on(s, 2);
 }
 
-/* Some in registers, some from a stack; with places that have no rank, and without. */
+/* Some in registers, some from a stack; with virtual ranks without a real one, and without such. */
 static void test_sums_over_many_ranks_have_the_bits_of_the_cpu(void **state) {
     static const uint32_t nranks[] = {5, 8, 13, 16};
     exchange_trial t = exchange_usual();
@@ -61,14 +61,14 @@ static void put_large(uint32_t rank, uint32_t step, size_t n, float *grad) {
         grad[i] = i % 2 ? 3e38f : -3e38f;
 }
 
-static void meet_bad_numbers(exchange_seat *s) {
+static void step_on_bad_numbers(exchange_endpoint *s) {
     bool in_sums = s->trial->touch == put_large;
     for (int i = 0; i < 4 && !exchange_failed(s); i++) {
         exchange_step(s, 0);
         exchange_follow(s, true);
         const tam_cuda_report *r = &s->report;
         bool refused = i == BAD_STEP && s->trial->policy != TAMIS_NONFINITE_DROP;
-        RANK_CHECK(s->self, i < BAD_STEP || i > BAD_STEP || r->nonfinite > 0, "nothing was met");
+        RANK_CHECK(s->self, i < BAD_STEP || i > BAD_STEP || r->nonfinite > 0, "nothing was found");
         RANK_CHECK(s->self, (r->status == TAMIS_E_NONFINITE) == refused, "step %d: %s", i,
                    tamis_status_name((tamis_status)r->status));
         RANK_CHECK(s->self, r->in_sums == (refused && in_sums), "step %d: in_sums %u", i,
@@ -78,7 +78,7 @@ static void meet_bad_numbers(exchange_seat *s) {
     }
 }
 
-static void test_bad_numbers_are_met_as_on_the_cpu(void **state) {
+static void test_bad_numbers_are_found_as_on_the_cpu(void **state) {
     static const char *const schemes[] = {"tamis", PAIRS};
     exchange_trial t = exchange_usual();
     (void)state;
@@ -92,13 +92,13 @@ static void test_bad_numbers_are_met_as_on_the_cpu(void **state) {
                 (tamis_value_codec)(TAMIS_VALUE_AUTO + (i + 4 * policy) % TAMIS_VALUE_END);
             test_context("%s, policy %d, %s, value codec %d", t.scheme, policy,
                          i < 2 ? "NaN" : "large sums", t.value_codec);
-            exchange_run(&t, meet_bad_numbers);
+            exchange_run(&t, step_on_bad_numbers);
         }
 }
 
 /* -- how steps are enqueued ------------------------------------------------------------------- */
 
-static void take_turns(exchange_seat *s) {
+static void take_turns(exchange_endpoint *s) {
     for (const char *place = "ABABAAABBBABA"; *place && !exchange_failed(s); place++) {
         exchange_step(s, *place == 'B');
         exchange_follow(s, true);
@@ -120,7 +120,7 @@ static void test_one_graph_serves_every_buffer(void **state) {
     }
 }
 
-static void step_by_both(exchange_seat *s) {
+static void step_by_both(exchange_endpoint *s) {
     /* h, H: by the host, on one or the other gradient; g: the graph, which works on the first */
     for (const char *how = "hhHgggHghgHHg"; *how && !exchange_failed(s); how++) {
         if (*how == 'g')
@@ -145,7 +145,7 @@ static void test_steps_of_the_host_and_of_a_graph_of_the_caller_mix(void **state
 static const char *failing;
 
 /* The call that fails is named, and the step is none the worse. */
-static void capture_in_vain(exchange_seat *s) {
+static void capture_and_fail(exchange_endpoint *s) {
     test_rank *self = s->self;
     fake_cuda_fail(failing, 1, cudaErrorStreamCaptureUnsupported);
     RANK_STATUS(self, TAMIS_E_DEVICE, tam_cuda_step_capture(s->step, exchange_enqueue, s));
@@ -163,13 +163,13 @@ static void test_a_step_that_cannot_be_captured_says_so(void **state) {
         failing = calls[i];
         test_context("%s fails", failing);
         fake_cuda_reset();
-        exchange_run(&t, capture_in_vain);
+        exchange_run(&t, capture_and_fail);
         assert_int_equal(fake_cuda_calls("cudaGraphLaunch"), 0);
     }
     fake_cuda_reset();
 }
 
-static void ask_wrongly(exchange_seat *s) {
+static void ask_wrongly(exchange_endpoint *s) {
     test_rank *self = s->self;
     cudaGraph_t graph = NULL;
     tam_cuda_report report;
@@ -199,7 +199,7 @@ static void test_calls_out_of_order_are_named_and_do_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums_over_many_ranks_have_the_bits_of_the_cpu),
-        cmocka_unit_test(test_bad_numbers_are_met_as_on_the_cpu),
+        cmocka_unit_test(test_bad_numbers_are_found_as_on_the_cpu),
         cmocka_unit_test(test_one_graph_serves_every_buffer),
         cmocka_unit_test(test_steps_of_the_host_and_of_a_graph_of_the_caller_mix),
         cmocka_unit_test(test_a_step_that_cannot_be_captured_says_so),

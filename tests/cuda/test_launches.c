@@ -180,17 +180,17 @@ static void count_step(test_rank *self) {
         take_step(self, &s);
     if (k->captured && !self->failure[0])
         capture_step(self, &s, &graph);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t kernels = fake_cuda_runs("kernel"), collectives = fake_cuda_runs("nccl"),
              cleared = fake_cuda_runs("memset");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (graph) {
         RANK_CUDA(self, cudaGraphLaunch(graph, s.stream));
         RANK_CUDA(self, cudaStreamSynchronize(s.stream));
     } else {
         take_step(self, &s);
     }
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     kernels = fake_cuda_runs("kernel") - kernels;
     collectives = fake_cuda_runs("nccl") - collectives;
     RANK_CHECK(self, kernels == RANKS * k->expected.kernels, "%g kernels of a rank, not %u",
@@ -198,7 +198,7 @@ static void count_step(test_rank *self) {
     RANK_CHECK(self, collectives == RANKS * k->expected.collectives, "%g collectives, not %u",
                (double)collectives / RANKS, k->expected.collectives);
     RANK_CHECK(self, fake_cuda_runs("memset") == cleared, "memory was cleared");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (graph)
         RANK_CUDA(self, cudaGraphExecDestroy(graph));
     close_stand(&s);

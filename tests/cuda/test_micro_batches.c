@@ -151,13 +151,13 @@ static void run_in_order(test_rank *self) {
     for (uint32_t i = 0; i < ALL; i++)
         data_fill_real(self->id, i, PAIR_N, pinned + i * PAIR_N);
     enqueue_batches(&p, pinned, 0, FIRST);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t before = fake_cuda_forbidden_calls();
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     enqueue_batches(&p, pinned, FIRST, ALL - FIRST);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CHECK(self, fake_cuda_forbidden_calls() == before, "allocations or synchronising calls");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CUDA(self, cudaStreamSynchronize(p.stream));
     follow_on_cpu(&p, pinned, ALL);
     RANK_CHECK(self, memcmp(p.grad, p.host, p.bytes) == 0, "the gradients differ");

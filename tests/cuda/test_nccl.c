@@ -156,11 +156,11 @@ static void count_calls(test_rank *self) {
     float values[300] = {0};
     uint64_t wire;
     over_lane_open(self, &l);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (self->id == 0)
         fake_cuda_reset();
     uint64_t made = tam_alloc_made();
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     for (int i = 0; i < OVER_ROUNDS; i++) {
         over_fill(self->id, sizeof mine, mine);
         RANK_OK(self, over_gather(self->comm, mine, sizeof mine, all, &wire));
@@ -168,7 +168,7 @@ static void count_calls(test_rank *self) {
     }
     for (int i = 0; i < OVER_ROUNDS; i++)
         over_enqueue(self, &l, l.pinned);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CHECK(self, fake_cuda_calls("ncclAllGather") >= 3 * OVER_ROUNDS,
                "the fake counts nothing");
     RANK_CHECK(self, fake_cuda_blocking_calls() == 0, "%llu calls that may block",
@@ -176,7 +176,7 @@ static void count_calls(test_rank *self) {
     RANK_CHECK(self, fake_cuda_allocations() == 0, "%llu allocations of CUDA",
                (unsigned long long)fake_cuda_allocations());
     RANK_CHECK(self, tam_alloc_made() == made, "allocations on the host");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CUDA(self, cudaStreamSynchronize(l.stream));
     over_lane_close(&l);
 }

@@ -20,7 +20,7 @@
 /* -- trouble ---------------------------------------------------------------------------------- */
 
 /* Rank 0 stays away. */
-static void wait_in_vain(test_rank *self) {
+static void wait_and_time_out(test_rank *self) {
     unsigned char mine[64] = {0}, all[8 * 64];
     uint64_t wire, begin_ms = now_ms(), limit_ms = over_short_ms() + test_grace_ms();
     if (self->id == 0)
@@ -39,8 +39,8 @@ static void wait_in_vain(test_rank *self) {
 
 static void test_silent_rank(void **state) {
     (void)state;
-    over_nccl(2, over_short_ms(), wait_in_vain);
-    over_nccl(8, over_short_ms(), wait_in_vain);
+    over_nccl(2, over_short_ms(), wait_and_time_out);
+    over_nccl(8, over_short_ms(), wait_and_time_out);
 }
 
 /* Kernels of a rank that stays away keep the stream busy until the communicator is given up. */
@@ -151,16 +151,16 @@ static void test_flipped_bit(void **state) {
         }
 }
 
-/* A call that the vendor refuses on one rank; the others meet their deadline. */
+/* A call that the vendor refuses on one rank; the others reach their deadline. */
 static void be_refused(test_rank *self) {
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (self->id == 1) {
         fake_cuda_fail("ncclAllGather", 1, ncclSystemError);
         RANK_STATUS(self, TAMIS_E_TRANSPORT, over_touch(self->comm));
         RANK_SAYS(self, "system error");
         RANK_SAYS(self, "rank 1");
     }
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (self->id != 1)
         RANK_STATUS(self, TAMIS_E_TIMEOUT, over_touch(self->comm));
 }
@@ -172,11 +172,11 @@ static void test_refused_call(void **state) {
 }
 
 static void break_device(test_rank *self) {
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (self->id == 1)
         fake_cuda_break(1, cudaErrorIllegalAddress);
     tamis_status expected = self->id == 1 ? TAMIS_E_DEVICE : TAMIS_E_TIMEOUT;
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_STATUS(self, expected, over_touch(self->comm));
 }
 
@@ -294,11 +294,11 @@ static void destroy_though_abort_hangs(test_rank *self) {
     config.timeout_ms = over_short_ms();
     RANK_CUDA(self, cudaSetDevice((int)self->id));
     RANK_OK(self, tamis_comm_create_nccl(self->comm, &config, &comm));
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     fake_nccl_hang_abort(1);
     if (self->id > 0)
         RANK_STATUS(self, TAMIS_E_TIMEOUT, over_touch(comm));
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t begin_ms = now_ms();
     tamis_comm_destroy(comm);
     RANK_CHECK(self, now_ms() - begin_ms < 5000 + test_grace_ms(),

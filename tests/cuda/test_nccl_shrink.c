@@ -230,7 +230,7 @@ static void shrink_captured(test_rank *self) {
     RANK_STATUS(self, TAMIS_E_UNSUPPORTED, shrink(comm, 3, 2 - 2 * self->id, &smaller));
     RANK_SAYS(self, "TAMIS_GRAPHS=off");
     RANK_OK(self, tamis_comm_check_equal(comm, "unharmed", 8));
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_OK(self, tamis_comm_abort(comm));
     RANK_STATUS(self, TAMIS_E_UNSUPPORTED, shrink(comm, 3, 2 - 2 * self->id, &smaller));
     while (fake_cuda_calls("ncclCommAbort") + fake_cuda_calls("ncclCommRevoke") < self->nranks)
@@ -298,19 +298,19 @@ static void fail_on_one(test_rank *self) {
     tamis_comm *comm = NULL, *smaller = NULL;
     connect(self, &comm);
     if (in(c->dead[0], self->id)) {
-        RANK_MEET(self);
-        RANK_MEET(self);
+        RANK_BARRIER(self);
+        RANK_BARRIER(self);
         end(self, comm);
         return;
     }
     test_deadline(comm, over_short_ms());
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (self->id == 0) {
         fake_cuda_fail(c->function, 1, c->error);
         RANK_STATUS(self, c->expected[0], shrink(comm, 15, 8, &smaller));
         RANK_SAYS(self, "rank 0");
     }
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (self->id != 0)
         RANK_STATUS(self, TAMIS_E_TIMEOUT, shrink(comm, 15, 8, &smaller));
     RANK_CHECK(self, !smaller && tamis_comm_status(comm) != TAMIS_OK, "it is not lost");
@@ -345,7 +345,7 @@ static void what_fails_leaves_nothing(void **state) {
 static void shrink_though_nccl_hangs(test_rank *self) {
     tamis_comm *comm = NULL;
     connect(self, &comm);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     fake_nccl_hang_abort(1);
     uint64_t begin_ms = now_ms();
     tamis_comm *smaller = NULL;
@@ -353,7 +353,7 @@ static void shrink_though_nccl_hangs(test_rank *self) {
     RANK_STATUS(self, TAMIS_E_TIMEOUT, shrink(comm, 3, 2 - 2 * self->id, &smaller));
     RANK_CHECK(self, now_ms() - begin_ms < over_short_ms() + test_grace_ms(), "took %llu ms",
                (unsigned long long)(now_ms() - begin_ms));
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     begin_ms = now_ms();
     tamis_comm_destroy(comm);
     RANK_CHECK(self, now_ms() - begin_ms < 5000 + test_grace_ms(), "destroying took %llu ms",

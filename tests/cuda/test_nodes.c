@@ -3,7 +3,7 @@
  * Kernels on the CPU and host path on a fake runtime: nodes whose steps the device drives by itself
  * give the bits that the CPU gives.
  */
-#include "tests/cuda/place.h"
+#include "tests/cuda/backend.h"
 #include "tests/support/ranks.h"
 
 #include <setjmp.h>
@@ -28,19 +28,19 @@ static trial_record run(const trial *what) {
     return record;
 }
 
-static void compare_at(trial what, const trial_record *cpu, const trial_place *place) {
-    what.place = place;
+static void compare_at(trial what, const trial_record *cpu, const trial_backend *backend) {
+    what.backend = backend;
     trial_record cuda = run(&what);
     check_same(cpu, &cuda);
-    for (uint32_t s = 0; s < what.steps && place == &place_stream; s++) /* not driven by the host */
+    for (uint32_t s = 0; s < what.steps && backend == &backend_stream; s++) /* not by the host */
         assert_false(record_moment(&cuda, s, 0)->stats.accumulate_s > 0.0);
     record_free(&cuda);
 }
 
 static void compare(trial what) {
     trial_record cpu = run(&what);
-    compare_at(what, &cpu, &place_stream);
-    compare_at(what, &cpu, test_drawn(2) ? &place_host_driven : &place_mixed);
+    compare_at(what, &cpu, &backend_stream);
+    compare_at(what, &cpu, test_drawn(2) ? &backend_host_driven : &backend_mixed);
     record_free(&cpu);
 }
 
@@ -136,7 +136,7 @@ static void test_a_sum_in_pieces(void **state) {
     (void)state;
     what.steps = 2;
     trial_record cpu = run(&what);
-    compare_at(what, &cpu, &place_stream);
+    compare_at(what, &cpu, &backend_stream);
     record_free(&cpu);
 }
 

@@ -40,7 +40,7 @@ static void put_large(uint32_t rank, uint32_t number, float *grad) {
         grad[78] = 3e38f;
 }
 
-static void meet_bad(test_rank *self) {
+static void step_on_bad(test_rank *self) {
     const pair_order *order = self->shared;
     pair p;
     if (!pair_open(self, order, &p))
@@ -63,7 +63,7 @@ static void test_all_ranks_decide_alike_on_nan(void **state) {
         order.touch = touches[i / 3];
         order.bucket_length = i % 2 ? PAIR_N / 3 : 0;
         test_context("policy %d, touch %d", i % 3, i / 3);
-        ranks_run(NRANKS, 0, meet_bad, &order);
+        ranks_run(NRANKS, 0, step_on_bad, &order);
     }
 }
 
@@ -88,16 +88,16 @@ static void run_ahead(test_rank *self) {
     if (!pair_open(self, order, &p))
         return;
     pair_step(&p, 0, PAIR_START, TAMIS_OK);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t before = fake_cuda_forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     for (int i = 0; i < 5 && !self->failure[0]; i++)
         start_alone(self, &p);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CHECK(self, fake_cuda_forbidden_calls() == before,
                "allocations or synchronising calls in steps");
     RANK_CHECK(self, fake_cuda_calls("cudaGraphLaunch") > replays, "no step was replayed");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     tamis_step step = step_of(&p);
     RANK_OK(self, tamis_reducer_start(p.cuda, &step));
     RANK_OK(self, tamis_reducer_wait(p.cuda));
@@ -204,10 +204,10 @@ static void step_once(test_rank *self, pair *p, uint32_t number, damage *d) {
     tamis_step step = step_of(p);
     pair_fill(p, number);
     RANK_CUDA(self, cudaStreamSynchronize(p->stream));
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (number == 1 && self->id == 0 && d->nth > 0)
         fake_nccl_flip_message(d->nth, 0, d->to, d->bit);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_OK(self, tamis_reducer_start(p->cuda, &step));
     d->status[self->id][number] = tamis_reducer_wait(p->cuda);
     RANK_CUDA(self, cudaStreamSynchronize(p->stream));
@@ -231,10 +231,10 @@ static void suffer(test_rank *self) {
         return;
     for (uint32_t i = 0; i < STEPS; i++)
         d->status[self->id][i] = TAMIS_E_STATE; /* not run */
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     for (uint32_t i = 0; i < STEPS && !self->failure[0] && !any_failed(d); i++) {
         step_once(self, &p, i, d);
-        RANK_MEET(self);
+        RANK_BARRIER(self);
     }
     pair_close(&p);
 }
@@ -297,10 +297,10 @@ static void leave_a_device_that_hangs(test_rank *self) {
     pair_step(&p, 0, PAIR_START, TAMIS_OK);
     pair_fill(&p, 1);
     RANK_CUDA(self, cudaStreamSynchronize(p.stream));
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t frees = fake_cuda_calls("cudaFree");
     fake_cuda_hold(1);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     self->where = "a step that never ends";
     RANK_OK(self, tamis_reducer_start(p.cuda, &step));
     RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reducer_wait(p.cuda));
@@ -308,9 +308,9 @@ static void leave_a_device_that_hangs(test_rank *self) {
     tamis_reducer_destroy(p.cuda);
     p.cuda = NULL;
     RANK_CHECK(self, fake_cuda_calls("cudaFree") == frees, "memory in use was freed");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     fake_cuda_hold(0);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     pair_close(&p);
 }
 

@@ -24,7 +24,7 @@ typedef struct desk {
     tam_cuda_exchange x;
     tam_cuda_scratch scratch;
     tam_cuda_packet_check packet_checks[RANKS];
-    tam_cuda_turn turn;
+    tam_cuda_params params;
     tam_cuda_picked picked;
     tam_strided parts[RANKS];
     const tam_index_codec *codec;
@@ -109,7 +109,7 @@ static void open_desk(desk *d, tamis_index_codec index_codec, uint32_t span, uin
                                .skips = take(pieces, TAM_BLOCK_THREADS)}},
         .scheme.ownership = TAM_OWN_CYCLIC,
         .blocks = 1 + (uint32_t)below(d, 9),
-        .turn = &d->turn,
+        .params = &d->params,
         .picked = &d->picked,
         .packet_checks = d->packet_checks,
         .scratch = &d->scratch,

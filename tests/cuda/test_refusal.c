@@ -20,90 +20,90 @@ enum { DIRECT = 0, REPLAYED = 2 }; /* steps: those that begin with step 0 have n
 
 /* -- damage: to what came from rank SENDER ---------------------------------------------------- */
 
-static uint32_t *last_index(exchange_seat *at) {
+static uint32_t *last_index(exchange_endpoint *at) {
     return exchange_list(at, SENDER) + exchange_header(at, SENDER)->count - 1;
 }
 
-static void lose(exchange_seat *at) {
+static void lose(exchange_endpoint *at) {
     memset(exchange_header(at, SENDER), 0, at->mail->packet_bytes);
 }
 
-static void break_off(exchange_seat *at) {
+static void break_off(exchange_endpoint *at) {
     unsigned char *packet = at->mail->packets + SENDER * at->mail->packet_bytes;
     memset(packet + at->mail->packet_bytes / 2, 0xab, at->mail->packet_bytes / 2);
 }
 
 /* The packet of another rank, whole and sound. */
-static void mistake_rank(exchange_seat *at) {
+static void mistake_rank(exchange_endpoint *at) {
     memcpy(exchange_header(at, SENDER), exchange_header(at, 0), at->mail->packet_bytes);
 }
 
-static void change_config(exchange_seat *at) {
+static void change_config(exchange_endpoint *at) {
     exchange_header(at, SENDER)->config ^= 1;
     exchange_reseal(at, SENDER);
 }
 
 /* The packet of the step before, whole and sound. Not for the first step. */
-static void repeat(exchange_seat *at) {
+static void repeat(exchange_endpoint *at) {
     size_t bytes = at->mail->packet_bytes;
     memcpy(exchange_header(at, SENDER), at->earlier + SENDER * bytes, bytes);
 }
 
-static void raise_count(exchange_seat *at) {
+static void raise_count(exchange_endpoint *at) {
     exchange_header(at, SENDER)->count = (uint32_t)tam_share_max(&at->division, at->control.k) + 1;
     exchange_reseal(at, SENDER);
 }
 
-static void raise_count_to_nonsense(exchange_seat *at) {
+static void raise_count_to_nonsense(exchange_endpoint *at) {
     exchange_header(at, SENDER)->count = 0xfffffff0u;
     exchange_reseal(at, SENDER);
 }
 
-static void flip_index(exchange_seat *at) {
+static void flip_index(exchange_endpoint *at) {
     *last_index(at) ^= 1;
 }
 
-static void flip_deferred(exchange_seat *at) {
+static void flip_deferred(exchange_endpoint *at) {
     exchange_counters(at, SENDER)[TAM_COUNTER_DEFERRED] += 1.0f;
 }
 
-static void flip_nonfinite(exchange_seat *at) {
+static void flip_nonfinite(exchange_endpoint *at) {
     tam_header_flag(exchange_header(at, SENDER), TAM_HEADER_NONFINITE);
 }
 
-static void flip_mean(exchange_seat *at) {
+static void flip_mean(exchange_endpoint *at) {
     uint32_t *counters = (uint32_t *)(void *)exchange_counters(at, SENDER);
     counters[TAM_COUNTERS + at->division.grid.ngroups - 1] ^= 1;
 }
 
-static void flip_value(exchange_seat *at) {
+static void flip_value(exchange_endpoint *at) {
     uint32_t *values = exchange_list(at, SENDER) + tam_share_max(&at->division, at->control.k);
     values[3] ^= 1;
 }
 
-static void shorten_indices(exchange_seat *at) {
+static void shorten_indices(exchange_endpoint *at) {
     exchange_header(at, SENDER)->index_bytes -= 4;
     exchange_reseal(at, SENDER);
 }
 
-static void exchange_neighbours(exchange_seat *at) {
+static void exchange_neighbours(exchange_endpoint *at) {
     exchange_swap_first(at, SENDER);
 }
 
-static void repeat_index(exchange_seat *at) {
+static void repeat_index(exchange_endpoint *at) {
     uint32_t *last = last_index(at);
     last[-1] = *last;
     exchange_reseal(at, SENDER);
 }
 
 /* Where one block ends and another begins to check. */
-static void repeat_index_between_pieces(exchange_seat *at) {
+static void repeat_index_between_pieces(exchange_endpoint *at) {
     uint32_t *list = exchange_list(at, SENDER);
     list[TAM_PIECE] = list[TAM_PIECE - 1];
     exchange_reseal(at, SENDER);
 }
 
-static void point_past_the_end(exchange_seat *at) {
+static void point_past_the_end(exchange_endpoint *at) {
     *last_index(at) = (uint32_t)at->trial->n;
     exchange_reseal(at, SENDER);
 }
@@ -116,7 +116,7 @@ static uint32_t part_of(const tam_grid *grid, uint32_t index) {
 }
 
 /* One index that is not the sender's, the order intact; the last for which there is room. */
-static void take_from_others(exchange_seat *at) {
+static void take_from_others(exchange_endpoint *at) {
     const tam_grid *grid = &at->division.grid;
     uint32_t *list = exchange_list(at, SENDER), end = (uint32_t)grid->n;
     for (uint32_t i = exchange_header(at, SENDER)->count; i-- > 0; end = list[i])
@@ -129,21 +129,21 @@ static void take_from_others(exchange_seat *at) {
 }
 
 /* Codes of a packed list. */
-static void flip_code(exchange_seat *at) {
+static void flip_code(exchange_endpoint *at) {
     exchange_list(at, SENDER)[0] ^= 1;
 }
 
-static void add_entry_to_bitmap(exchange_seat *at) {
+static void add_entry_to_bitmap(exchange_endpoint *at) {
     unsigned char *bits = (unsigned char *)exchange_list(at, SENDER);
     *bits = (unsigned char)(*bits == 0xff ? 0xfe : 0xff);
     exchange_reseal(at, SENDER);
 }
 
-static void flip_share(exchange_seat *at) {
+static void flip_share(exchange_endpoint *at) {
     at->mail->shares[SENDER * at->mail->share_bytes] ^= 4;
 }
 
-static void flip_sum(exchange_seat *at) {
+static void flip_sum(exchange_endpoint *at) {
     at->mail->sums[SENDER * at->mail->sum_bytes] ^= 4;
 }
 
@@ -151,7 +151,7 @@ static void flip_sum(exchange_seat *at) {
 
 typedef struct fault {
     const char *what, *scheme;
-    void (*damage)(exchange_seat *at);
+    void (*damage)(exchange_endpoint *at);
     exchange_leg leg;
     uint32_t victims;
     uint32_t refused; /* by the victims */
@@ -226,12 +226,12 @@ static exchange_trial trial_of(const fault *f, uint32_t step) {
     return t;
 }
 
-static bool is_victim(const exchange_seat *s) {
+static bool is_victim(const exchange_endpoint *s) {
     return s->trial->victims >> s->self->id & 1;
 }
 
 /* A rank refuses the first packet that is wrong; nobody refuses his own. */
-static void check_refused(exchange_seat *s) {
+static void check_refused(exchange_endpoint *s) {
     uint32_t rank = s->trial->damage ? SENDER : s->self->id == 0 ? 1 : 0;
     if (is_victim(s) && now->refused != TAM_REFUSED_ABSENT)
         exchange_check_kept(s, now->refused, rank, now->words);
@@ -241,7 +241,7 @@ static void check_refused(exchange_seat *s) {
 
 /* All that was kept goes into the next step. The graph is still the old one; the configuration is
  * read from memory. */
-static void start_again(exchange_seat *s) {
+static void start_again(exchange_endpoint *s) {
     exchange_reload(s, EXCHANGE_CONFIG + (value_codec == TAMIS_VALUE_AUTO));
     if (exchange_failed(s))
         return;
@@ -250,7 +250,7 @@ static void start_again(exchange_seat *s) {
     exchange_go_on(s, 1);
 }
 
-static void meet_fault(exchange_seat *s) {
+static void step_on_fault(exchange_endpoint *s) {
     exchange_go_on(s, s->trial->fault_step);
     for (int i = 0; i < 2 && !exchange_failed(s); i++) {
         exchange_step(s, 0);
@@ -263,7 +263,7 @@ static void meet_fault(exchange_seat *s) {
 static void run_fault(uint32_t step) {
     exchange_trial t = trial_of(now, step);
     fake_cuda_reset();
-    exchange_run(&t, meet_fault);
+    exchange_run(&t, step_on_fault);
     assert_int_equal(fake_cuda_calls("cudaGraphLaunch"), t.direct ? 0 : (step + 4) * t.nranks);
 }
 
@@ -335,7 +335,7 @@ static void test_a_fault_in_what_is_packed_or_rounded_is_refused_by_all(void **s
     travel_as(TAMIS_INDEX_AUTO, TAMIS_VALUE_AUTO);
 }
 
-static void meet_fault_in_graph(exchange_seat *s) {
+static void step_on_fault_in_graph(exchange_endpoint *s) {
     exchange_go_on(s, s->trial->fault_step);
     for (int i = 0; i < 2 && !exchange_failed(s); i++) {
         exchange_step_by_graph(s);
@@ -356,7 +356,7 @@ static void test_a_fault_in_a_graph_of_the_caller_is_refused_by_all(void **state
         exchange_trial t = trial_of(now, 2);
         t.output = i % 2 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
         t.by_segment = i == 7;
-        exchange_run(&t, meet_fault_in_graph);
+        exchange_run(&t, step_on_fault_in_graph);
     }
 }
 
@@ -364,7 +364,7 @@ static void test_a_fault_in_a_graph_of_the_caller_is_refused_by_all(void **state
 
 /* Pairs have one collective, and after the sums there is none. The rank that refused stands still,
  * and the others see that its packet is of another step. */
-static void meet_late(exchange_seat *s) {
+static void step_on_late(exchange_endpoint *s) {
     exchange_go_on(s, s->trial->fault_step);
     if (exchange_failed(s))
         return;
@@ -407,28 +407,28 @@ static void test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later(voi
     for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) {
         now = &late[i];
         exchange_trial t = trial_of(now, i % 2 ? DIRECT : REPLAYED);
-        exchange_run(&t, meet_late);
+        exchange_run(&t, step_on_late);
     }
     travel_as(TAMIS_INDEX_AUTO, TAMIS_VALUE_BFLOAT16);
     now = &sum;
     exchange_trial t = trial_of(now, REPLAYED);
-    exchange_run(&t, meet_late);
+    exchange_run(&t, step_on_late);
     travel_as(TAMIS_INDEX_AUTO, TAMIS_VALUE_AUTO);
 }
 
-static void check_result_refused(exchange_seat *s) {
+static void check_result_refused(exchange_endpoint *s) {
     exchange_check_kept(s, TAM_REFUSED_RESULT, is_victim(s) ? 0 : 1, "result of the previous step");
 }
 
 /* What no check has found, or a state that is not of the same run. */
-static void remember_another_result(exchange_seat *s) {
+static void remember_another_result(exchange_endpoint *s) {
     tam_cuda_past past;
     RANK_OK(s->self, tam_cuda_step_save(s->step, &past));
     past.last_result ^= is_victim(s);
     RANK_OK(s->self, tam_cuda_step_load(s->step, EXCHANGE_CONFIG, &past));
 }
 
-static void meet_other_result(exchange_seat *s) {
+static void step_on_other_result(exchange_endpoint *s) {
     exchange_go_on(s, s->trial->fault_step);
     if (!exchange_failed(s))
         remember_another_result(s);
@@ -448,12 +448,12 @@ static void test_results_that_differ_are_refused_in_the_next_step(void **state) 
     (void)state;
     for (uint32_t step = DIRECT; step <= REPLAYED; step += REPLAYED) {
         exchange_trial t = trial_of(&other, step);
-        exchange_run(&t, meet_other_result);
+        exchange_run(&t, step_on_other_result);
     }
 }
 
 /* After another refusal, whose reason must be forgotten. */
-static void load_differently(exchange_seat *s) {
+static void load_differently(exchange_endpoint *s) {
     bool odd = s->self->id == 1;
     exchange_go_on(s, s->trial->fault_step);
     if (exchange_failed(s))
@@ -478,14 +478,14 @@ static void test_ranks_that_loaded_differently_refuse_each_other(void **state) {
 }
 
 static void test_every_refusal_has_its_case_and_its_words(void **state) {
-    uint32_t met = 1u << TAM_REFUSED_NOTHING | 1u << TAM_REFUSED_RESULT; /* see above */
-    met |= 1u << TAM_REFUSED_LEADER;                                     /* the host's alone */
-    met |= 1u << TAM_REFUSED_CODE;                                       /* of packed lists */
-    met |= 1u << TAM_REFUSED_GRADIENT; /* of nodes: test_nodes_life.c */
+    uint32_t seen = 1u << TAM_REFUSED_NOTHING | 1u << TAM_REFUSED_RESULT; /* see above */
+    seen |= 1u << TAM_REFUSED_LEADER;                                     /* the host's alone */
+    seen |= 1u << TAM_REFUSED_CODE;                                       /* of packed lists */
+    seen |= 1u << TAM_REFUSED_GRADIENT; /* of nodes: test_nodes_life.c */
     (void)state;
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
-        met |= 1u << faults[i].refused;
-    assert_int_equal(met, (1u << TAM_REFUSALS) - 1);
+        seen |= 1u << faults[i].refused;
+    assert_int_equal(seen, (1u << TAM_REFUSALS) - 1);
     for (uint32_t i = 0; i < TAM_REFUSALS; i++)
         for (uint32_t other = 0; other < i; other++)
             assert_string_not_equal(tam_refusal_words(i), tam_refusal_words(other));

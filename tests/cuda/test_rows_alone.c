@@ -190,7 +190,7 @@ static void put_large(uint32_t rank, uint32_t number, float *grad) {
         grad[743 + 100] = 3e38f;
 }
 
-static void meet_bad_numbers(test_rank *self) {
+static void step_on_bad_numbers(test_rank *self) {
     const pair_order *order = self->shared;
     bool fails = order->nonfinite == TAMIS_NONFINITE_ERROR;
     pair p;
@@ -202,12 +202,12 @@ static void meet_bad_numbers(test_rank *self) {
         if (self->failure[0])
             break;
         RANK_OK(self, tamis_reducer_stats(p.cuda, &stats));
-        RANK_CHECK(self, i != BAD || stats.nonfinite > 0, "nothing was met");
+        RANK_CHECK(self, i != BAD || stats.nonfinite > 0, "nothing was found");
     }
     pair_close(&p);
 }
 
-static void test_bad_numbers_in_rows_are_met_as_on_the_cpu(void **state) {
+static void test_bad_numbers_in_rows_are_found_as_on_the_cpu(void **state) {
     (void)state;
     for (int i = 0; i < 6; i++) {
         if (!test_drawn(5))
@@ -216,7 +216,7 @@ static void test_bad_numbers_in_rows_are_met_as_on_the_cpu(void **state) {
         order.nonfinite = (tamis_nonfinite)(i % 3);
         order.touch = i < 3 ? put_nan : put_large;
         test_context("policy %d, %s", i % 3, i < 3 ? "NaN" : "large sums");
-        go(2, meet_bad_numbers, &order);
+        go(2, step_on_bad_numbers, &order);
     }
 }
 
@@ -369,17 +369,17 @@ static void run_ahead(test_rank *self) {
     take_pinned(&p, &given, &got);
     for (uint32_t i = 0; i < WARM && !self->failure[0]; i++)
         enqueue(&p, given, got, i);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t before = fake_cuda_forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     for (uint32_t i = WARM; i < AHEAD && !self->failure[0]; i++)
         enqueue(&p, given, got, i);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CHECK(self, fake_cuda_forbidden_calls() == before,
                "allocations or synchronising calls in steps");
     RANK_CHECK(self, fake_cuda_calls("cudaGraphLaunch") > replays || getenv("TAMIS_GRAPHS"),
                "no step was replayed");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CUDA(self, cudaStreamSynchronize(p.stream));
     pair_follow(&p, given, got, AHEAD);
     pair_step(&p, AHEAD, PAIR_START, TAMIS_OK); /* after which all of them have landed */
@@ -445,7 +445,7 @@ int main(void) {
         cmocka_unit_test(test_every_index_codec_gives_the_bits_of_the_cpu),
         cmocka_unit_test(test_a_layout_may_have_rows_alone),
         cmocka_unit_test(test_other_rows_are_left_to_the_host),
-        cmocka_unit_test(test_bad_numbers_in_rows_are_met_as_on_the_cpu),
+        cmocka_unit_test(test_bad_numbers_in_rows_are_found_as_on_the_cpu),
         cmocka_unit_test(test_micro_batches_give_the_bits_of_the_cpu),
         cmocka_unit_test(test_a_state_moves_between_devices),
         cmocka_unit_test(test_fewer_ranks_go_on),

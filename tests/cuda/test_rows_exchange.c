@@ -40,7 +40,7 @@ static exchange_trial trial_of(uint32_t rows, uint32_t length, uint32_t capacity
     return t;
 }
 
-static void go_on(exchange_seat *s) {
+static void go_on(exchange_endpoint *s) {
     exchange_go_on(s, 6);
 }
 
@@ -63,7 +63,7 @@ static void test_rows_of_every_shape_have_the_bits_of_the_cpu(void **state) {
     }
 }
 
-static void go_on_a_little(exchange_seat *s) {
+static void go_on_a_little(exchange_endpoint *s) {
     exchange_go_on(s, 2);
 }
 
@@ -74,7 +74,7 @@ static void test_more_rows_than_a_range_have_the_bits_of_the_cpu(void **state) {
     exchange_run(&t, go_on_a_little);
 }
 
-static void step_by_both(exchange_seat *s) {
+static void step_by_both(exchange_endpoint *s) {
     for (const char *how = "hggHgh"; *how && !exchange_failed(s); how++) {
         if (*how == 'g')
             exchange_step_by_graph(s);
@@ -94,40 +94,40 @@ static void test_steps_of_the_host_and_of_a_graph_of_the_caller_mix(void **state
 
 enum { ALL = 7, SENDER = 2, NOT_SENDER = ALL & ~(1 << SENDER), ONE = 1 << 1, FAULT = 2 };
 
-static uint32_t *last_row(exchange_seat *at) {
+static uint32_t *last_row(exchange_endpoint *at) {
     return exchange_list(at, SENDER) + exchange_header(at, SENDER)->count - 1;
 }
 
-static void point_past_the_rows(exchange_seat *at) {
+static void point_past_the_rows(exchange_endpoint *at) {
     *last_row(at) = at->step->exchange.rows.count;
     exchange_reseal(at, SENDER);
 }
 
-static void exchange_neighbours(exchange_seat *at) {
+static void exchange_neighbours(exchange_endpoint *at) {
     exchange_swap_first(at, SENDER);
 }
 
-static void repeat_row(exchange_seat *at) {
+static void repeat_row(exchange_endpoint *at) {
     last_row(at)[-1] = *last_row(at);
     exchange_reseal(at, SENDER);
 }
 
-static void raise_count(exchange_seat *at) {
+static void raise_count(exchange_endpoint *at) {
     exchange_header(at, SENDER)->count = exchange_capacity(at) + 1;
     exchange_reseal(at, SENDER);
 }
 
-static void flip_row(exchange_seat *at) {
+static void flip_row(exchange_endpoint *at) {
     *last_row(at) ^= 1;
 }
 
-static void flip_deferred(exchange_seat *at) {
+static void flip_deferred(exchange_endpoint *at) {
     exchange_counters(at, SENDER)[TAM_COUNTER_DEFERRED] += 1.0f;
 }
 
 typedef struct fault {
     const char *what;
-    void (*damage)(exchange_seat *at);
+    void (*damage)(exchange_endpoint *at);
     exchange_leg leg;
     uint32_t victims, refused;
     const char *words;
@@ -148,7 +148,7 @@ static const fault faults[] = {
 static const fault *now; /* set by the main thread between runs */
 
 /* A rank refuses the first packet that is wrong; nobody refuses his own. Then all ranks refuse. */
-static void meet_fault(exchange_seat *s) {
+static void step_on_fault(exchange_endpoint *s) {
     exchange_go_on(s, FAULT);
     for (int i = 0; i < 2 && !exchange_failed(s); i++) {
         uint32_t rank = now->damage ? SENDER : s->self->id == 0 ? 1 : 0;
@@ -183,7 +183,7 @@ static void test_rows_that_are_not_as_they_must_be_are_refused_by_all(void **sta
         t.victims = now->victims;
         t.fault_step = FAULT;
         test_context("%s", now->what);
-        exchange_run(&t, meet_fault);
+        exchange_run(&t, step_on_fault);
     }
 }
 

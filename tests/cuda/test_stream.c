@@ -7,7 +7,7 @@
  * test: tsan
  */
 #include "tests/cuda/fake.h"
-#include "tests/cuda/seat.h"
+#include "tests/cuda/endpoint.h"
 #include "tests/support/data.h"
 #include <math.h>
 #include <setjmp.h>
@@ -26,28 +26,28 @@ enum { FIRST = 4, RANKS = 3 };
 /* -- ahead of the device ---------------------------------------------------------------------- */
 
 static void run_ahead(test_rank *self) {
-    const seat_order order = {.scheme = self->shared};
-    seat s;
+    const endpoint_order order = {.scheme = self->shared};
+    endpoint s;
     tamis_stats stats = TAMIS_STATS_INIT;
-    if (!seat_open(self, &order, &s))
+    if (!endpoint_open(self, &order, &s))
         return;
-    seat_join(self, &s, 0, FIRST);
+    endpoint_join(self, &s, 0, FIRST);
     RANK_CUDA(self, cudaStreamSynchronize(s.stream));
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     uint64_t before = fake_cuda_forbidden_calls(), replays = fake_cuda_calls("cudaGraphLaunch");
-    seat_join(self, &s, FIRST, SEAT_STEPS - 1);
-    RANK_MEET(self);
+    endpoint_join(self, &s, FIRST, ENDPOINT_STEPS - 1);
+    RANK_BARRIER(self);
     RANK_CHECK(self, fake_cuda_forbidden_calls() == before,
                "allocations or synchronising calls in steps");
     RANK_CHECK(self, fake_cuda_calls("cudaGraphLaunch") > replays, "no step was replayed");
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     RANK_CUDA(self, cudaStreamSynchronize(s.stream));
-    seat_wait(self, &s, SEAT_STEPS - 1, SEAT_STEPS);
+    endpoint_wait(self, &s, ENDPOINT_STEPS - 1, ENDPOINT_STEPS);
     RANK_OK(self, tamis_reducer_stats(s.reducer, &stats));
-    RANK_CHECK(self, stats.steps == SEAT_STEPS, "%llu steps in the statistics",
+    RANK_CHECK(self, stats.steps == ENDPOINT_STEPS, "%llu steps in the statistics",
                (unsigned long long)stats.steps);
-    seat_compare(self, order.scheme, 0, SEAT_STEPS, s.got);
-    seat_close(&s);
+    endpoint_compare(self, order.scheme, 0, ENDPOINT_STEPS, s.got);
+    endpoint_close(&s);
 }
 
 static void test_joined_steps_run_without_the_host(void **state) {
@@ -58,15 +58,15 @@ static void test_joined_steps_run_without_the_host(void **state) {
 }
 
 static void leave_at_once(test_rank *self) {
-    seat s;
-    if (!seat_open(self, NULL, &s))
+    endpoint s;
+    if (!endpoint_open(self, NULL, &s))
         return;
-    seat_join(self, &s, 0, SEAT_STEPS);
+    endpoint_join(self, &s, 0, ENDPOINT_STEPS);
     tamis_reducer_destroy(s.reducer); /* up to eight steps are still under way */
     s.reducer = NULL;
     RANK_CUDA(self, cudaStreamSynchronize(s.stream));
-    seat_compare(self, NULL, 0, SEAT_STEPS, s.got);
-    seat_close(&s);
+    endpoint_compare(self, NULL, 0, ENDPOINT_STEPS, s.got);
+    endpoint_close(&s);
 }
 
 static void test_a_reducer_is_destroyed_after_the_steps_that_were_joined(void **state) {
@@ -76,56 +76,56 @@ static void test_a_reducer_is_destroyed_after_the_steps_that_were_joined(void **
 
 /* -- captured by the caller ------------------------------------------------------------------- */
 
-/* Step 0 of the seat, with its copies. */
-static void capture(test_rank *self, seat *s, cudaGraphExec_t *out) {
+/* Step 0 of the endpoint, with its copies. */
+static void capture(test_rank *self, endpoint *s, cudaGraphExec_t *out) {
     cudaGraph_t graph;
     RANK_CUDA(self, cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal));
-    seat_join(self, s, 0, 1);
+    endpoint_join(self, s, 0, 1);
     RANK_CUDA(self, cudaStreamEndCapture(s->stream, &graph));
     RANK_CUDA(self, cudaGraphInstantiate(out, graph, 0));
     RANK_CUDA(self, cudaGraphDestroy(graph));
 }
 
 /* The statistics are those of the step that was last. */
-static void check_residual_norm(test_rank *self, seat *s, double norm) {
+static void check_residual_norm(test_rank *self, endpoint *s, double norm) {
     const float *residual = NULL;
     double sum = 0.0;
     RANK_OK(self, tamis_reducer_residual(s->reducer, &residual));
-    for (size_t i = 0; i < SEAT_N; i++)
+    for (size_t i = 0; i < ENDPOINT_N; i++)
         sum += (double)residual[i] * residual[i];
     RANK_CHECK(self, fabs(norm - sqrt(sum)) <= 1e-3 * norm, "norm %g, not %g", norm, sqrt(sum));
 }
 
 static void replay_captured(test_rank *self) {
-    seat s;
+    endpoint s;
     cudaGraphExec_t graph = NULL;
     tamis_stats stats = TAMIS_STATS_INIT;
-    float *got = malloc((size_t)SEAT_STEPS * SEAT_BYTES);
+    float *got = malloc((size_t)ENDPOINT_STEPS * ENDPOINT_BYTES);
     RANK_CHECK(self, got, "no memory");
-    if (!seat_open(self, NULL, &s))
+    if (!endpoint_open(self, NULL, &s))
         return;
-    seat_join(self, &s, 0, FIRST);
+    endpoint_join(self, &s, 0, FIRST);
     RANK_CUDA(self, cudaStreamSynchronize(s.stream));
-    memcpy(got, s.got, (size_t)FIRST * SEAT_BYTES);
+    memcpy(got, s.got, (size_t)FIRST * ENDPOINT_BYTES);
     capture(self, &s, &graph);
-    for (uint32_t i = FIRST; i < SEAT_STEPS - 1 && !self->failure[0]; i++) {
-        memcpy(s.given, s.given + i * SEAT_N, SEAT_BYTES);
+    for (uint32_t i = FIRST; i < ENDPOINT_STEPS - 1 && !self->failure[0]; i++) {
+        memcpy(s.given, s.given + i * ENDPOINT_N, ENDPOINT_BYTES);
         RANK_CUDA(self, cudaGraphLaunch(graph, s.stream));
         RANK_CUDA(self, cudaStreamSynchronize(s.stream));
-        memcpy(got + i * SEAT_N, s.got, SEAT_BYTES);
+        memcpy(got + i * ENDPOINT_N, s.got, ENDPOINT_BYTES);
     }
     /* A step of one's own after the replays, whose reports have not been looked at. */
-    const uint32_t last = SEAT_STEPS - 1;
-    seat_wait(self, &s, last, SEAT_STEPS);
-    memcpy(got + last * SEAT_N, s.got + last * SEAT_N, SEAT_BYTES);
+    const uint32_t last = ENDPOINT_STEPS - 1;
+    endpoint_wait(self, &s, last, ENDPOINT_STEPS);
+    memcpy(got + last * ENDPOINT_N, s.got + last * ENDPOINT_N, ENDPOINT_BYTES);
     RANK_OK(self, tamis_reducer_stats(s.reducer, &stats));
     check_residual_norm(self, &s, stats.residual_norm);
-    RANK_CHECK(self, stats.steps == SEAT_STEPS && stats.selected == stats.target,
+    RANK_CHECK(self, stats.steps == ENDPOINT_STEPS && stats.selected == stats.target,
                "%llu steps, %llu entries", (unsigned long long)stats.steps,
                (unsigned long long)stats.selected);
-    seat_compare(self, NULL, 0, SEAT_STEPS, got);
+    endpoint_compare(self, NULL, 0, ENDPOINT_STEPS, got);
     cudaGraphExecDestroy(graph);
-    seat_close(&s);
+    endpoint_close(&s);
     free(got);
 }
 
@@ -136,12 +136,12 @@ static void test_a_captured_step_replays_with_the_bits_of_the_cpu(void **state) 
 
 /* STATE has no effect: the right call can follow. */
 static void wait_for_captured(test_rank *self) {
-    seat s;
+    endpoint s;
     cudaGraph_t graph = NULL;
     tamis_result result = TAMIS_RESULT_INIT;
-    if (!seat_open(self, NULL, &s))
+    if (!endpoint_open(self, NULL, &s))
         return;
-    tamis_step step = seat_step(&s);
+    tamis_step step = endpoint_step(&s);
     RANK_CUDA(self, cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeThreadLocal));
     RANK_OK(self, tamis_reducer_start(s.reducer, &step));
     RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_wait(s.reducer));
@@ -149,7 +149,7 @@ static void wait_for_captured(test_rank *self) {
     RANK_CUDA(self, cudaStreamEndCapture(s.stream, &graph));
     RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_result(s.reducer, &result));
     RANK_CUDA(self, cudaGraphDestroy(graph));
-    seat_close(&s);
+    endpoint_close(&s);
 }
 
 static void test_a_captured_step_can_only_be_joined(void **state) {
@@ -161,24 +161,24 @@ static void test_a_captured_step_can_only_be_joined(void **state) {
 
 static void save_on_cuda_load_on_cpu(test_rank *self) {
     const uint32_t second = 2 * FIRST;
-    seat s;
+    endpoint s;
     char path[SCRATCH_PATH];
-    tamis_reducer_config config = seat_config(TAMIS_DEVICE_CPU, NULL);
+    tamis_reducer_config config = endpoint_config(TAMIS_DEVICE_CPU, NULL);
     tamis_reducer *resumed = NULL;
-    seat_path(self, "moved", path);
-    if (!seat_open(self, NULL, &s))
+    endpoint_path(self, "moved", path);
+    if (!endpoint_open(self, NULL, &s))
         return;
-    seat_join(self, &s, 0, FIRST);
+    endpoint_join(self, &s, 0, FIRST);
     RANK_OK(self, tamis_reducer_save(s.reducer, path)); /* waits for what was joined */
-    RANK_OK(self, data_reducer(self->comm, SEAT_N, &config, &resumed));
+    RANK_OK(self, data_reducer(self->comm, ENDPOINT_N, &config, &resumed));
     RANK_OK(self, tamis_reducer_load(resumed, path));
-    seat_compute(self, FIRST, second, resumed, s.got);
+    endpoint_compute(self, FIRST, second, resumed, s.got);
     RANK_OK(self, tamis_reducer_save(resumed, path));
     RANK_OK(self, tamis_reducer_load(s.reducer, path)); /* and back */
-    seat_wait(self, &s, second, SEAT_STEPS);
-    seat_compare(self, NULL, FIRST, SEAT_STEPS, s.got);
+    endpoint_wait(self, &s, second, ENDPOINT_STEPS);
+    endpoint_compare(self, NULL, FIRST, ENDPOINT_STEPS, s.got);
     tamis_reducer_destroy(resumed);
-    seat_close(&s);
+    endpoint_close(&s);
 }
 
 static void test_a_state_moves_between_devices(void **state) {
@@ -188,26 +188,26 @@ static void test_a_state_moves_between_devices(void **state) {
 
 /* A graph of the caller has messages of a fixed size. */
 static void load_other_density(test_rank *self) {
-    seat s;
+    endpoint s;
     char path[SCRATCH_PATH];
-    tamis_reducer_config config = seat_config(TAMIS_DEVICE_CPU, NULL);
+    tamis_reducer_config config = endpoint_config(TAMIS_DEVICE_CPU, NULL);
     tamis_reducer *sparser = NULL;
     cudaGraphExec_t graph = NULL;
-    seat_path(self, "sparser", path);
-    if (!seat_open(self, NULL, &s))
+    endpoint_path(self, "sparser", path);
+    if (!endpoint_open(self, NULL, &s))
         return;
-    RANK_OK(self, data_reducer(self->comm, SEAT_N, &config, &sparser));
+    RANK_OK(self, data_reducer(self->comm, ENDPOINT_N, &config, &sparser));
     RANK_OK(self, tamis_reducer_set_density(sparser, 0.02));
     RANK_OK(self, tamis_reducer_save(sparser, path));
     capture(self, &s, &graph);
     RANK_STATUS(self, TAMIS_E_FORMAT, tamis_reducer_load(s.reducer, path));
     RANK_SAYS(self, "density");
     RANK_OK(self, tamis_reducer_load(sparser, path));
-    seat_wait(self, &s, 0, 3);
-    seat_compare(self, NULL, 0, 3, s.got);
+    endpoint_wait(self, &s, 0, 3);
+    endpoint_compare(self, NULL, 0, 3, s.got);
     cudaGraphExecDestroy(graph);
     tamis_reducer_destroy(sparser);
-    seat_close(&s);
+    endpoint_close(&s);
 }
 
 static void test_a_density_that_a_graph_cannot_keep_is_refused(void **state) {
@@ -218,14 +218,14 @@ static void test_a_density_that_a_graph_cannot_keep_is_refused(void **state) {
 /* -- gradients that are not finite ------------------------------------------------------------ */
 
 /* One step, then one in which an entry of rank 1 is bad. */
-static void step_on_nan(test_rank *self, seat *s, tamis_nonfinite policy) {
+static void step_on_nan(test_rank *self, endpoint *s, tamis_nonfinite policy) {
     tamis_stats stats = TAMIS_STATS_INIT;
-    seat_wait(self, s, 0, 1);
+    endpoint_wait(self, s, 0, 1);
     if (self->id == 1)
-        s->given[SEAT_N + 7] = 0.0f / 0.0f;
-    tamis_step step = seat_step(s);
+        s->given[ENDPOINT_N + 7] = 0.0f / 0.0f;
+    tamis_step step = endpoint_step(s);
     tamis_status expected = policy == TAMIS_NONFINITE_ERROR ? TAMIS_E_NONFINITE : TAMIS_OK;
-    seat_put(self, s, 1);
+    endpoint_put(self, s, 1);
     RANK_OK(self, tamis_reducer_start(s->reducer, &step));
     RANK_STATUS(self, expected, tamis_reducer_wait(s->reducer));
     RANK_OK(self, tamis_reducer_stats(s->reducer, &stats));
@@ -237,42 +237,42 @@ static void step_on_nan(test_rank *self, seat *s, tamis_nonfinite policy) {
 }
 
 static void step_with_nan(test_rank *self) {
-    const seat_order order = {.nonfinite = *(const tamis_nonfinite *)self->shared};
+    const endpoint_order order = {.nonfinite = *(const tamis_nonfinite *)self->shared};
     const float *residual = NULL;
-    seat s;
-    if (!seat_open(self, &order, &s))
+    endpoint s;
+    if (!endpoint_open(self, &order, &s))
         return;
     step_on_nan(self, &s, order.nonfinite);
-    seat_wait(self, &s, 2, 6);
+    endpoint_wait(self, &s, 2, 6);
     if (self->failure[0])
         return;
     RANK_OK(self, tamis_reducer_residual(s.reducer, &residual));
-    for (size_t i = 0; i < SEAT_N; i++)
+    for (size_t i = 0; i < ENDPOINT_N; i++)
         RANK_CHECK(self, residual[i] - residual[i] == 0.0f, "entry %zu is not finite", i);
-    seat_close(&s);
+    endpoint_close(&s);
 }
 
 /* Without a residual: the gradient is cleared, or its bad entry. */
 static void step_with_nan_dense(test_rank *self) {
     const tamis_nonfinite policy = *(const tamis_nonfinite *)self->shared;
-    const seat_order order = {.scheme = "dense", .nonfinite = policy};
+    const endpoint_order order = {.scheme = "dense", .nonfinite = policy};
     tamis_result result = TAMIS_RESULT_INIT;
-    seat s;
-    if (!seat_open(self, &order, &s))
+    endpoint s;
+    if (!endpoint_open(self, &order, &s))
         return;
     step_on_nan(self, &s, policy);
     if (self->failure[0])
         return;
-    size_t left = policy == TAMIS_NONFINITE_DROP ? SEAT_N : 0;
+    size_t left = policy == TAMIS_NONFINITE_DROP ? ENDPOINT_N : 0;
     RANK_OK(self, tamis_reducer_result(s.reducer, &result));
     RANK_CHECK(self, result.count == left && !result.indices && !result.values, "%zu entries",
                result.count);
-    for (size_t i = 0; i < SEAT_N; i++)
+    for (size_t i = 0; i < ENDPOINT_N; i++)
         RANK_CHECK(self, (s.grad[i] == 0.0f) == (left == 0 || i == 7), "entry %zu is %g", i,
                    (double)s.grad[i]);
-    seat_wait(self, &s, 2, 6);
-    seat_compare(self, "dense", 2, 6, s.got);
-    seat_close(&s);
+    endpoint_wait(self, &s, 2, 6);
+    endpoint_compare(self, "dense", 2, 6, s.got);
+    endpoint_close(&s);
 }
 
 static void test_all_ranks_decide_alike_on_nan(void **state) {
@@ -295,7 +295,7 @@ static void check_outcomes(test_rank *self, tamis_reducer *r, tamis_nonfinite po
     const tamis_status bad = policy == TAMIS_NONFINITE_ERROR ? TAMIS_E_NONFINITE : TAMIS_OK;
     int applied;
     for (uint32_t back = 0; back < 8; back++) {
-        bool is_bad = back < SEAT_STEPS && SEAT_STEPS - 1 - back == BAD;
+        bool is_bad = back < ENDPOINT_STEPS && ENDPOINT_STEPS - 1 - back == BAD;
         applied = -1;
         RANK_STATUS(self, is_bad ? bad : TAMIS_OK, tamis_reducer_outcome(r, back, &applied));
         RANK_CHECK(self, applied == !is_bad, "step %u before the last: applied %d", back, applied);
@@ -307,18 +307,18 @@ static void check_outcomes(test_rank *self, tamis_reducer *r, tamis_nonfinite po
 
 /* All steps are joined at once, and one of them has no result. */
 static void ask_for_outcomes(test_rank *self) {
-    const seat_order order = {.nonfinite = *(const tamis_nonfinite *)self->shared};
+    const endpoint_order order = {.nonfinite = *(const tamis_nonfinite *)self->shared};
     const char *why = NULL;
-    seat s;
-    if (!seat_open(self, &order, &s))
+    endpoint s;
+    if (!endpoint_open(self, &order, &s))
         return;
     if (self->id == 1)
-        s.given[BAD * SEAT_N + 7] = 0.0f / 0.0f;
-    seat_join(self, &s, 0, SEAT_STEPS);
+        s.given[BAD * ENDPOINT_N + 7] = 0.0f / 0.0f;
+    endpoint_join(self, &s, 0, ENDPOINT_STEPS);
     check_outcomes(self, s.reducer, order.nonfinite);
     RANK_CHECK(self, strcmp(tamis_reducer_driver(s.reducer, &why), "device") == 0 && !why[0],
                "the device does not drive: %s", why);
-    seat_close(&s);
+    endpoint_close(&s);
 }
 
 static void test_the_outcome_of_a_joined_step_can_be_asked_for(void **state) {

@@ -7,7 +7,7 @@
  * test: waits release
  */
 #include "tests/cuda/fake.h"
-#include "tests/cuda/seat.h"
+#include "tests/cuda/endpoint.h"
 #include "tests/support/data.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,28 +23,28 @@ static uint32_t short_ms(void) {
     return test_stretch_ms(3000);
 }
 
-static bool open_impatient(test_rank *self, seat *out) {
-    seat_order order = {.timeout_ms = short_ms()};
-    return seat_open(self, &order, out);
+static bool open_impatient(test_rank *self, endpoint *out) {
+    endpoint_order order = {.timeout_ms = short_ms()};
+    return endpoint_open(self, &order, out);
 }
 
 /* -- ranks that do not come ------------------------------------------------------------------- */
 
 /* A failed step leaves its gradient in the residual, which can be saved. */
-static void check_kept(test_rank *self, seat *s) {
+static void check_kept(test_rank *self, endpoint *s) {
     char path[SCRATCH_PATH];
     const float *residual = NULL;
-    seat_path(self, "silent", path);
+    endpoint_path(self, "silent", path);
     RANK_OK(self, tamis_reducer_save(s->reducer, path));
     RANK_OK(self, tamis_reducer_residual(s->reducer, &residual));
-    RANK_CHECK(self, memcmp(residual, s->given, SEAT_BYTES) == 0,
+    RANK_CHECK(self, memcmp(residual, s->given, ENDPOINT_BYTES) == 0,
                "the residual does not hold the gradient");
 }
 
-static void wait_for_silent(test_rank *self, seat *s) {
-    tamis_step step = seat_step(s);
+static void wait_for_silent(test_rank *self, endpoint *s) {
+    tamis_step step = endpoint_step(s);
     uint64_t begin_ms = now_ms();
-    seat_put(self, s, 0);
+    endpoint_put(self, s, 0);
     RANK_OK(self, tamis_reducer_start(s->reducer, &step));
     self->where = "wait for a silent rank";
     tamis_status status = tamis_reducer_wait(s->reducer);
@@ -57,14 +57,14 @@ static void wait_for_silent(test_rank *self, seat *s) {
 }
 
 static void stay_silent(test_rank *self) {
-    seat s;
+    endpoint s;
     if (!open_impatient(self, &s))
         return;
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (self->id != 1) /* which is there, but never starts */
         wait_for_silent(self, &s);
-    RANK_MEET(self);
-    seat_close(&s);
+    RANK_BARRIER(self);
+    endpoint_close(&s);
 }
 
 static void test_a_silent_rank_is_a_timeout_and_nothing_is_lost(void **state) {
@@ -74,12 +74,12 @@ static void test_a_silent_rank_is_a_timeout_and_nothing_is_lost(void **state) {
 
 /* One segment is marked and no more, after a step that ended well. */
 static void forget_segments(test_rank *self) {
-    seat s;
+    endpoint s;
     if (!open_impatient(self, &s))
         return;
-    tamis_step step = seat_step(&s);
-    RANK_MEET(self);
-    seat_wait(self, &s, 0, 1);
+    tamis_step step = endpoint_step(&s);
+    RANK_BARRIER(self);
+    endpoint_wait(self, &s, 0, 1);
     RANK_OK(self, tamis_reducer_ready(s.reducer, 0, &step));
     uint64_t begin_ms = now_ms();
     self->where = "wait for segments that are never ready";
@@ -87,8 +87,8 @@ static void forget_segments(test_rank *self) {
     RANK_CHECK(self, now_ms() - begin_ms <= short_ms() + test_grace_ms(), "%llu ms",
                (unsigned long long)(now_ms() - begin_ms));
     RANK_SAYS(self, "segments are missing");
-    RANK_MEET(self);
-    seat_close(&s);
+    RANK_BARRIER(self);
+    endpoint_close(&s);
 }
 
 static void test_a_segment_never_ready_is_a_timeout(void **state) {
@@ -97,8 +97,8 @@ static void test_a_segment_never_ready_is_a_timeout(void **state) {
 }
 
 /* Rank 0 goes on for some steps, rank 1 for one. */
-static void start_apart(test_rank *self, seat *s) {
-    tamis_step step = seat_step(s);
+static void start_apart(test_rank *self, endpoint *s) {
+    tamis_step step = endpoint_step(s);
     for (uint32_t i = 0; i < (self->id == 0 ? 4 : 1); i++) {
         tamis_status status = tamis_reducer_start(s->reducer, &step);
         RANK_CHECK(self, status == TAMIS_OK || (i > 0 && status == TAMIS_E_PROTOCOL), "%s",
@@ -109,17 +109,17 @@ static void start_apart(test_rank *self, seat *s) {
 }
 
 /* Rank 1 goes on from another step than the others believe; rank 0 is steps ahead by then. What
- * rank 0 has enqueued never meets its partners, and must not keep it from saving. */
+ * rank 0 has enqueued never finds its partners, and must not keep it from saving. */
 static void fall_out_of_step(test_rank *self) {
-    seat s;
+    endpoint s;
     char path[SCRATCH_PATH];
-    if (!seat_open(self, NULL, &s))
+    if (!endpoint_open(self, NULL, &s))
         return;
-    tamis_step step = seat_step(&s);
-    seat_path(self, "ahead", path);
-    seat_wait(self, &s, 0, 1);
+    tamis_step step = endpoint_step(&s);
+    endpoint_path(self, "ahead", path);
+    endpoint_wait(self, &s, 0, 1);
     RANK_OK(self, tamis_reducer_save(s.reducer, path));
-    seat_wait(self, &s, 1, 2);
+    endpoint_wait(self, &s, 1, 2);
     if (self->id == 1)
         RANK_OK(self, tamis_reducer_load(s.reducer, path));
     start_apart(self, &s);
@@ -129,8 +129,8 @@ static void fall_out_of_step(test_rank *self) {
     RANK_CHECK(self, now_ms() - begin_ms < test_long_ms() / 2, "saving took %llu ms",
                (unsigned long long)(now_ms() - begin_ms));
     RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reducer_start(s.reducer, &step));
-    RANK_MEET(self);
-    seat_close(&s);
+    RANK_BARRIER(self);
+    endpoint_close(&s);
 }
 
 static void test_a_rank_ahead_of_a_refusal_can_save(void **state) {
@@ -150,27 +150,27 @@ static void fail_to_launch(test_rank *self) {
     const launch *fails = self->shared;
     const float *residual = NULL;
     char path[SCRATCH_PATH];
-    seat s;
+    endpoint s;
     if (!open_impatient(self, &s))
         return;
-    tamis_step step = seat_step(&s);
-    RANK_MEET(self);
+    tamis_step step = endpoint_step(&s);
+    RANK_BARRIER(self);
     if (self->id == 0)
         fake_cuda_fail(fails->what, fails->nth, cudaErrorLaunchOutOfResources);
-    RANK_MEET(self);
-    seat_put(self, &s, 0);
+    RANK_BARRIER(self);
+    endpoint_put(self, &s, 0);
     self->where = "a step in which a launch fails";
-    tamis_status status = seat_try(&s);
+    tamis_status status = endpoint_try(&s);
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "%s: %s",
                tamis_status_name(status), tamis_last_error());
     RANK_STATUS(self, tamis_comm_status(s.comm), tamis_reducer_start(s.reducer, &step));
-    seat_path(self, "launch", path);
+    endpoint_path(self, "launch", path);
     RANK_OK(self, tamis_reducer_save(s.reducer, path));
     RANK_OK(self, tamis_reducer_residual(s.reducer, &residual));
-    for (size_t i = 0; i < SEAT_N; i++)
+    for (size_t i = 0; i < ENDPOINT_N; i++)
         RANK_CHECK(self, residual[i] + s.grad[i] == s.given[i], "entry %zu is lost", i);
-    RANK_MEET(self);
-    seat_close(&s);
+    RANK_BARRIER(self);
+    endpoint_close(&s);
 }
 
 static void test_a_failing_launch_is_named_and_the_state_saved(void **state) {
@@ -187,9 +187,9 @@ static void test_a_failing_launch_is_named_and_the_state_saved(void **state) {
 }
 
 /* Rank 0's device is broken. */
-static void step_on_broken(test_rank *self, seat *s) {
+static void step_on_broken(test_rank *self, endpoint *s) {
     self->where = "a step on a broken device";
-    tamis_status status = seat_try(s);
+    tamis_status status = endpoint_try(s);
     bool named =
         self->id == 0 ? status == TAMIS_E_DEVICE : tamis_status_loss(status) == TAMIS_LOST_COMM;
     RANK_CHECK(self, named, "%s: %s", tamis_status_name(status), tamis_last_error());
@@ -197,26 +197,26 @@ static void step_on_broken(test_rank *self, seat *s) {
 
 /* After a fault in a kernel CUDA gives nothing back: the file of before stays. */
 static void break_device(test_rank *self) {
-    seat s;
+    endpoint s;
     char path[SCRATCH_PATH];
     size_t before = 0, after = 0;
     if (!open_impatient(self, &s))
         return;
-    seat_path(self, "broken", path);
-    seat_wait(self, &s, 0, 1);
+    endpoint_path(self, "broken", path);
+    endpoint_wait(self, &s, 0, 1);
     RANK_OK(self, tamis_reducer_save(s.reducer, path));
     free(scratch_read(path, &before));
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     if (self->id == 0)
         fake_cuda_break(0, cudaErrorIllegalAddress);
-    RANK_MEET(self);
+    RANK_BARRIER(self);
     step_on_broken(self, &s);
     RANK_STATUS(self, self->id == 0 ? TAMIS_E_DEVICE : TAMIS_OK,
                 tamis_reducer_save(s.reducer, path));
     free(scratch_read(path, &after));
     RANK_CHECK(self, before > 0 && after == before, "the file has changed");
-    RANK_MEET(self);
-    seat_close(&s);
+    RANK_BARRIER(self);
+    endpoint_close(&s);
 }
 
 static void test_a_broken_device_is_named_and_the_last_file_stays(void **state) {
@@ -230,12 +230,12 @@ static void test_a_broken_device_is_named_and_the_last_file_stays(void **state) 
 /* Creation while the nth call of a function fails. @return the status of it */
 static tamis_status create_short(test_rank *self, tamis_comm *comm, const char *function,
                                  unsigned nth) {
-    tamis_reducer_config config = seat_config(TAMIS_DEVICE_CUDA, NULL);
+    tamis_reducer_config config = endpoint_config(TAMIS_DEVICE_CUDA, NULL);
     tamis_reducer *reducer = NULL;
     fake_cuda_reset();
     fake_cuda_objects before = fake_cuda_alive();
     fake_cuda_fail(function, nth, cudaErrorMemoryAllocation);
-    tamis_status status = data_reducer(comm, SEAT_N, &config, &reducer);
+    tamis_status status = data_reducer(comm, ENDPOINT_N, &config, &reducer);
     if ((status == TAMIS_OK) != (reducer != NULL))
         rank_fail(self, __FILE__, __LINE__, "an output was written");
     if (status != TAMIS_OK && status != TAMIS_E_NOMEM)
@@ -252,7 +252,7 @@ static tamis_status create_short(test_rank *self, tamis_comm *comm, const char *
 static void run_out_of_memory(test_rank *self) {
     static const char *const functions[] = {"cudaMalloc", "cudaHostAlloc", "cudaMallocHost"};
     tamis_comm *comm = NULL;
-    seat_connect(self, 0, &comm);
+    endpoint_connect(self, 0, &comm);
     for (size_t f = 0; f < 3 && !self->failure[0]; f++) {
         unsigned nth = 1;
         while (create_short(self, comm, functions[f], nth) == TAMIS_E_NOMEM)
@@ -268,17 +268,17 @@ static void test_too_little_memory_is_a_clean_error(void **state) {
 }
 
 static void give_host_memory(test_rank *self) {
-    static float host[RANKS_MOST][SEAT_N];
-    seat s;
-    if (!seat_open(self, NULL, &s))
+    static float host[RANKS_MOST][ENDPOINT_N];
+    endpoint s;
+    if (!endpoint_open(self, NULL, &s))
         return;
-    tamis_step step = seat_step(&s);
+    tamis_step step = endpoint_step(&s);
     step.grad = host[self->id];
     RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_start(s.reducer, &step));
     RANK_SAYS(self, "host memory");
-    seat_wait(self, &s, 0, 3);
-    seat_compare(self, NULL, 0, 3, s.got);
-    seat_close(&s);
+    endpoint_wait(self, &s, 0, 3);
+    endpoint_compare(self, NULL, 0, 3, s.got);
+    endpoint_close(&s);
 }
 
 static void test_host_memory_is_refused_without_effect(void **state) {
@@ -290,14 +290,14 @@ static void test_host_memory_is_refused_without_effect(void **state) {
 static void refuse(test_rank *self, tamis_comm *comm, const tamis_reducer_config *config,
                    const char *word) {
     tamis_reducer *reducer = NULL;
-    RANK_STATUS(self, TAMIS_E_MISMATCH, data_reducer(comm, SEAT_N, config, &reducer));
+    RANK_STATUS(self, TAMIS_E_MISMATCH, data_reducer(comm, ENDPOINT_N, config, &reducer));
     RANK_SAYS(self, word);
 }
 
 static void differ(test_rank *self) {
-    tamis_reducer_config type = seat_config(TAMIS_DEVICE_CUDA, NULL), device = type;
+    tamis_reducer_config type = endpoint_config(TAMIS_DEVICE_CUDA, NULL), device = type;
     tamis_comm *comm = NULL;
-    seat_connect(self, 0, &comm);
+    endpoint_connect(self, 0, &comm);
     if (self->id == 1) {
         type.grad_dtype = TAMIS_DTYPE_BFLOAT16;
         device.device = TAMIS_DEVICE_CPU;

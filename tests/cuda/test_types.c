@@ -5,7 +5,7 @@
  *
  * test: release
  */
-#include "tests/cuda/place.h"
+#include "tests/cuda/backend.h"
 #include "tests/support/schemes.h"
 
 #include <setjmp.h>
@@ -14,13 +14,13 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-static const trial_place *const places[] = {&place_host_driven, &place_stream};
+static const trial_backend *const places[] = {&backend_host_driven, &backend_stream};
 
-static void compare(trial what, tamis_dtype type, const trial_place *place) {
+static void compare(trial what, tamis_dtype type, const trial_backend *backend) {
     trial_record cpu, cuda;
     what.type = what.fits = type;
     assert_true(trial_run(&what, &cpu));
-    what.place = place;
+    what.backend = backend;
     assert_true(trial_run(&what, &cuda));
     check_alike(&cuda);
     check_same(&cpu, &cuda);

@@ -5,7 +5,7 @@
  *
  * test: slow release
  */
-#include "tests/cuda/place.h"
+#include "tests/cuda/backend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,17 +13,17 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-static const trial_place *const places[] = {&place_host_driven, &place_stream};
+static const trial_backend *const places[] = {&backend_host_driven, &backend_stream};
 
-static void compare(trial what, const trial_place *place) {
+static void compare(trial what, const trial_backend *backend) {
     trial_record cpu, cuda;
     assert_true(trial_run(&what, &cpu));
-    what.place = place;
+    what.backend = backend;
     assert_true(trial_run(&what, &cuda));
     check_alike(&cuda);
     check_same(&cpu, &cuda);
     assert_int_equal(cuda.result_memory,
-                     place == &place_stream ? TAMIS_DEVICE_CUDA : TAMIS_DEVICE_CPU);
+                     backend == &backend_stream ? TAMIS_DEVICE_CUDA : TAMIS_DEVICE_CPU);
     for (uint32_t s = 0; s < what.steps; s++)
         assert_true(record_moment(&cpu, s, 0)->stats.update_scale ==
                     record_moment(&cuda, s, 0)->stats.update_scale);
@@ -90,10 +90,10 @@ static void test_many_values_are_added_in_the_order_of_the_cpu(void **state) {
     what.n = 9000;
     what.density = 0.8;
     what.steps = 2;
-    compare(what, &place_stream);
+    compare(what, &backend_stream);
     what.scheme = "topk"; /* pairs */
     what.nranks = 3;
-    compare(what, &place_stream);
+    compare(what, &backend_stream);
 }
 
 int main(void) {

@@ -6,7 +6,7 @@
  *
  * test: slow release
  */
-#include "tests/cuda/place.h"
+#include "tests/cuda/backend.h"
 #include "tests/support/ranks.h"
 #include "tests/support/schemes.h"
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 
 enum { N = 2600, STEPS = 5 };
 
-static const trial_place *const places[] = {&place_host_driven, &place_stream};
+static const trial_backend *const places[] = {&backend_host_driven, &backend_stream};
 
 static void check_always(const trial_record *record) {
     check_alike(record);
@@ -28,10 +28,10 @@ static void check_always(const trial_record *record) {
 }
 
 /* The same trial on the CPU and in one place. */
-static void compare(trial what, const trial_place *place) {
+static void compare(trial what, const trial_backend *place) {
     trial_record cpu, cuda;
     bool exists = trial_run(&what, &cpu);
-    what.place = place;
+    what.backend = place;
     if (trial_run(&what, &cuda) != exists)
         fail_msg("[%s] %s: %s", test_context_text(), exists ? "refused" : "not refused",
                  cuda.sentence[0]);
@@ -77,8 +77,8 @@ static void test_every_combination_gives_the_bits_of_the_cpu(void **state) {
 
 static void test_eight_ranks_give_the_bits_of_the_cpu(void **state) {
     (void)state;
-    compare(usual("tamis", 8, 0.02), &place_stream);
-    compare(usual("dense", 8, 0.02), &place_stream);
+    compare(usual("tamis", 8, 0.02), &backend_stream);
+    compare(usual("dense", 8, 0.02), &backend_stream);
 }
 
 static void test_every_kind_of_data_gives_the_bits_of_the_cpu(void **state) {
@@ -88,7 +88,7 @@ static void test_every_kind_of_data_gives_the_bits_of_the_cpu(void **state) {
         what.real = false;
         what.pattern = (data_pattern)pattern;
         what.steps = 9;
-        compare(what, &place_stream);
+        compare(what, &backend_stream);
     }
 }
 
@@ -114,7 +114,7 @@ static void test_tiny_vectors_give_the_bits_of_the_cpu(void **state) {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         trial what = usual("tamis", 2, 0.1);
         what.n = lengths[i];
-        compare(what, &place_stream);
+        compare(what, &backend_stream);
     }
 }
 

@@ -20,10 +20,10 @@ typedef struct set {
 
 static tam_energy_domain *add(set *s, const char *id, const char *inside, tamis_energy_kind kind) {
     tam_energy_domain *d = &s->domains[s->count++];
-    tam_energy_place place = {.kind = kind, .most_w = 1000.0, .period_s = 0.05};
-    snprintf(place.id, sizeof place.id, "%s", id);
-    snprintf(place.inside, sizeof place.inside, "%s", inside);
-    tam_domain_init(d, &place);
+    tam_energy_sensor sensor = {.kind = kind, .most_w = 1000.0, .period_s = 0.05};
+    snprintf(sensor.id, sizeof sensor.id, "%s", id);
+    snprintf(sensor.inside, sizeof sensor.inside, "%s", inside);
+    tam_domain_init(d, &sensor);
     return d;
 }
 

@@ -17,12 +17,12 @@
 
 static tam_energy_domain make(uint64_t range_uj, double most_w) {
     tam_energy_domain d;
-    tam_energy_place place = {.id = "rapl:package-0",
-                              .kind = TAMIS_ENERGY_PACKAGE,
-                              .range_uj = range_uj,
-                              .most_w = most_w,
-                              .period_s = 0.05};
-    tam_domain_init(&d, &place);
+    tam_energy_sensor sensor = {.id = "rapl:package-0",
+                                .kind = TAMIS_ENERGY_PACKAGE,
+                                .range_uj = range_uj,
+                                .most_w = most_w,
+                                .period_s = 0.05};
+    tam_domain_init(&d, &sensor);
     return d;
 }
 
@@ -277,7 +277,7 @@ static void a_slow_counter_is_frozen_after_twenty_ticks(void **state) {
 static void a_counter_that_never_moved_is_no_zero(void **state) {
     (void)state;
     tam_energy_domain d = make(0, 2000.0);
-    tam_energy_say(d.place.reason, "the zone is disabled");
+    tam_energy_say(d.sensor.reason, "the zone is disabled");
     for (uint64_t i = 0; i <= 100; i++)
         feed(&d, SECOND + i * 100 * MS, 77);
     expect(&d, TAMIS_ENERGY_OK, "");
@@ -331,13 +331,13 @@ static void errors_keep_their_status_and_nothing_is_lost_when_they_end(void **st
     expect(&d, TAMIS_ENERGY_ABSENT, "so it is");
 }
 
-static void what_cannot_be_read_keeps_the_sentence_of_its_place(void **state) {
+static void what_cannot_be_read_keeps_the_sentence_of_its_sensor(void **state) {
     (void)state;
     tam_energy_domain d = make(0, 2000.0);
-    d.place.status = TAMIS_ENERGY_DENIED;
-    tam_energy_say(d.place.reason, "run as root");
-    tam_energy_place place = d.place;
-    tam_domain_init(&d, &place);
+    d.sensor.status = TAMIS_ENERGY_DENIED;
+    tam_energy_say(d.sensor.reason, "run as root");
+    tam_energy_sensor sensor = d.sensor;
+    tam_domain_init(&d, &sensor);
     expect(&d, TAMIS_ENERGY_DENIED, "run as root");
     tam_domain_age(&d, 100 * SECOND);
     expect(&d, TAMIS_ENERGY_DENIED, "run as root");
@@ -374,7 +374,7 @@ static void no_answer_makes_a_huge_or_negative_value(void **state) {
             assert_true(d.total_uj >= before);
             before = d.total_uj;
         }
-        /* 2 s of slack where its tick is not known, two ticks and 0.1 s after that, by change */
+        /* a margin of 2 s where its tick is not known, two ticks and 0.1 s after that, by change */
         double elapsed_s = (double)(now_ns - SECOND) * 1e-9;
         assert_true((double)d.total_uj <= 1e9 * (elapsed_s + 2.0 * 300.0));
     }
@@ -384,8 +384,8 @@ static void no_answer_makes_a_huge_or_negative_value(void **state) {
 
 static tam_energy_domain make_power(void) {
     tam_energy_domain d = make(0, 1000.0);
-    d.place.kind = TAMIS_ENERGY_GPU;
-    d.place.power = true;
+    d.sensor.kind = TAMIS_ENERGY_GPU;
+    d.sensor.power = true;
     return d;
 }
 
@@ -446,9 +446,9 @@ static outcome simulate(uint64_t tick_ns, double period_s, uint64_t jitter_ns, u
     tam_energy_domain d = make(0, 2000.0);
     outcome o = {0};
     uint64_t now_ns = SECOND, reads = 0, gains = 0, from_ns = 11 * SECOND;
-    d.place.period_s = period_s;
-    tam_energy_place place = d.place;
-    tam_domain_init(&d, &place);
+    d.sensor.period_s = period_s;
+    tam_energy_sensor sensor = d.sensor;
+    tam_domain_init(&d, &sensor);
     for (uint64_t i = 0; now_ns < 61 * SECOND; i++) {
         uint64_t ticks = now_ns / tick_ns,
                  at_ns = ticks * tick_ns + data_mix(ticks) % (jitter_ns + 1);
@@ -540,7 +540,7 @@ int main(void) {
         cmocka_unit_test(without_answer_it_is_stale_until_the_next),
         cmocka_unit_test(one_that_never_answered_is_stale_too),
         cmocka_unit_test(errors_keep_their_status_and_nothing_is_lost_when_they_end),
-        cmocka_unit_test(what_cannot_be_read_keeps_the_sentence_of_its_place),
+        cmocka_unit_test(what_cannot_be_read_keeps_the_sentence_of_its_sensor),
         cmocka_unit_test(no_answer_makes_a_huge_or_negative_value),
         cmocka_unit_test(power_is_integrated_by_trapezoids_to_the_microjoule),
         cmocka_unit_test(power_of_a_gap_is_not_invented),

@@ -139,7 +139,7 @@ static void what_is_unknown_is_null_and_never_zero(void **state) {
     check_has(path, "{\"id\":\"rapl:package-0\",\"uj\":null,\"unattributed_uj\":null,"
                     "\"idle_uj\":null,");
     check_has(path, "{\"id\":\"nvml:GPU-77e0\",\"uj\":0,");
-    check_has(path, "{\"name\":\"arrive\",\"group\":[],\"t_s\":0.7,\"uj\":null,\"lo_uj\":null,"
+    check_has(path, "{\"name\":\"skew\",\"group\":[],\"t_s\":0.7,\"uj\":null,\"lo_uj\":null,"
                     "\"hi_uj\":null,\"method\":\"none\"}");
     check_has(path, "\"density\":null");
     check_has(path, "\"carbon\":{\"g\":null,\"intensity_g_per_kwh\":null}");
@@ -155,7 +155,7 @@ static void phases_say_how_well_they_are_known(void **state) {
     tam_energy_log_close(log);
     check_has(path, "{\"name\":\"cut\",\"group\":[],\"t_s\":0.1,\"uj\":50000000,\"lo_uj\":null,"
                     "\"hi_uj\":null,\"method\":\"time_share\"}");
-    check_has(path, "{\"name\":\"arrive\",\"group\":[],\"t_s\":0.7,\"uj\":200000000,"
+    check_has(path, "{\"name\":\"skew\",\"group\":[],\"t_s\":0.7,\"uj\":200000000,"
                     "\"lo_uj\":190000000,\"hi_uj\":210000000,\"method\":\"regressed\"}");
     check_has(path, "{\"name\":\"forward\",\"group\":[\"forward\",\"backward\"],");
 }

@@ -166,7 +166,7 @@ static void *produce(void *context) {
         tam_marks_end(r->marks, 1, 100 * i + 3);
         tam_marks_end(r->marks, 1, 100 * i + 11);
         if (i % 64 == 0)
-            tam_relax(0);
+            tam_back_off(0);
     }
     atomic_fetch_sub(&r->running, 1);
     return NULL;
@@ -181,7 +181,7 @@ static void what_threads_mark_while_it_is_drained_arrives_once(void **state) {
         assert_int_equal(pthread_create(&threads[i], NULL, produce, &r), 0);
     while (atomic_load(&r.running) > 0) {
         tam_marks_drain(r.marks, hear, &all);
-        tam_relax(0);
+        tam_back_off(0);
     }
     for (uint32_t i = 0; i < PRODUCERS; i++)
         pthread_join(threads[i], NULL);

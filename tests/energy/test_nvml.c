@@ -69,7 +69,7 @@ static opened open_whole(void) {
 static void expect_nothing(const char *path, tamis_energy_status status, const char *words) {
     opened o = open_with(path, NULL);
     assert_int_equal(o.n, 1);
-    source_expect_place(&o, "nvml", status, words);
+    source_expect_sensor(&o, "nvml", status, words);
     source_close(&o);
     assert_int_equal(atomic_load(&whole->begun), 0);
 }
@@ -95,7 +95,7 @@ static void a_function_that_all_need_is_named(void **state) {
 static void without_optional_functions_power_is_read(void **state) {
     (void)state;
     opened o = open_with(PRETENDED_BARE, NULL);
-    assert_true(source_place(&o, A).power);
+    assert_true(source_sensor(&o, A).power);
     source_expect_value(&o, A, 70000000);
     source_close(&o);
 }
@@ -130,8 +130,8 @@ static void a_driver_without_gpus_is_absent(void **state) {
 static void counters_are_read_in_microjoules(void **state) {
     (void)state;
     opened o = open_whole();
-    source_expect_place(&o, A, TAMIS_ENERGY_OK, "");
-    assert_int_equal(source_place(&o, A).kind, TAMIS_ENERGY_GPU);
+    source_expect_sensor(&o, A, TAMIS_ENERGY_OK, "");
+    assert_int_equal(source_sensor(&o, A).kind, TAMIS_ENERGY_GPU);
     source_expect_value(&o, A, 5000000);
     source_expect_value(&o, B, 5001000);
     source_close(&o);
@@ -142,8 +142,8 @@ static void without_a_counter_power_is_read(void **state) {
     (void)state;
     atomic_store(&whole->gpus[1].energy_code, 3);
     opened o = open_whole();
-    assert_false(source_place(&o, A).power);
-    assert_true(source_place(&o, B).power);
+    assert_false(source_sensor(&o, A).power);
+    assert_true(source_sensor(&o, B).power);
     source_expect_value(&o, B, 70000000);
     source_close(&o);
 }
@@ -153,8 +153,8 @@ static void with_neither_the_gpu_is_unsupported(void **state) {
     atomic_store(&whole->gpus[0].energy_code, 3);
     atomic_store(&whole->gpus[0].power_code, 3);
     opened o = open_whole();
-    source_expect_place(&o, A, TAMIS_ENERGY_UNSUPPORTED, "neither energy");
-    source_expect_place(&o, B, TAMIS_ENERGY_OK, "");
+    source_expect_sensor(&o, A, TAMIS_ENERGY_UNSUPPORTED, "neither energy");
+    source_expect_sensor(&o, B, TAMIS_ENERGY_OK, "");
     source_close(&o);
 }
 
@@ -162,13 +162,13 @@ static void a_denied_gpu_says_so(void **state) {
     (void)state;
     atomic_store(&whole->gpus[0].energy_code, 4);
     opened o = open_whole();
-    source_expect_place(&o, A, TAMIS_ENERGY_DENIED, "permission denied");
+    source_expect_sensor(&o, A, TAMIS_ENERGY_DENIED, "permission denied");
     source_close(&o);
     furnish(whole);
     atomic_store(&whole->gpus[0].energy_code, 3);
     atomic_store(&whole->gpus[0].power_code, 4);
     o = open_whole();
-    source_expect_place(&o, A, TAMIS_ENERGY_DENIED, "nvmlDeviceGetPowerUsage");
+    source_expect_sensor(&o, A, TAMIS_ENERGY_DENIED, "nvmlDeviceGetPowerUsage");
     source_close(&o);
 }
 
@@ -176,8 +176,8 @@ static void a_gpu_that_was_lost_before_is_named_by_its_number(void **state) {
     (void)state;
     atomic_store(&whole->gpus[0].handle_code, 15);
     opened o = open_whole();
-    source_expect_place(&o, "nvml:index-0", TAMIS_ENERGY_LOST, "fallen off the bus");
-    source_expect_place(&o, B, TAMIS_ENERGY_OK, "");
+    source_expect_sensor(&o, "nvml:index-0", TAMIS_ENERGY_LOST, "fallen off the bus");
+    source_expect_sensor(&o, B, TAMIS_ENERGY_OK, "");
     source_close(&o);
 }
 
@@ -223,8 +223,8 @@ static void a_module_is_told_from_a_gpu(void **state) {
     (void)state;
     atomic_store(&whole->gpus[0].module_code, 0);
     opened o = open_whole();
-    assert_int_equal(source_place(&o, A).kind, TAMIS_ENERGY_MODULE);
-    assert_int_equal(source_place(&o, B).kind, TAMIS_ENERGY_GPU);
+    assert_int_equal(source_sensor(&o, A).kind, TAMIS_ENERGY_MODULE);
+    assert_int_equal(source_sensor(&o, B).kind, TAMIS_ENERGY_GPU);
     source_expect_value(&o, A, 5000000);
     source_close(&o);
 }
@@ -255,8 +255,8 @@ static void a_gpu_that_is_not_there_is_absent(void **state) {
     (void)state;
     opened o = open_with(PRETENDED_WHOLE, "GPU-z,,0000:99:00.0,GPU-a");
     assert_int_equal(o.n, 3);
-    source_expect_place(&o, "nvml:GPU-z", TAMIS_ENERGY_ABSENT, "nvidia-smi -L");
-    source_expect_place(&o, "nvml:0000:99:00.0", TAMIS_ENERGY_ABSENT, "PciBusId");
+    source_expect_sensor(&o, "nvml:GPU-z", TAMIS_ENERGY_ABSENT, "nvidia-smi -L");
+    source_expect_sensor(&o, "nvml:0000:99:00.0", TAMIS_ENERGY_ABSENT, "PciBusId");
     source_expect_value(&o, A, 5000000);
     source_close(&o);
 }
@@ -264,7 +264,7 @@ static void a_gpu_that_is_not_there_is_absent(void **state) {
 static void gpus_by_name_need_a_function_that_is_named(void **state) {
     (void)state;
     opened o = open_with(PRETENDED_BARE, "GPU-a");
-    source_expect_place(&o, A, TAMIS_ENERGY_UNSUPPORTED, "nvmlDeviceGetHandleByUUID");
+    source_expect_sensor(&o, A, TAMIS_ENERGY_UNSUPPORTED, "nvmlDeviceGetHandleByUUID");
     source_close(&o);
 }
 

@@ -250,7 +250,7 @@ static void a_driver_that_hangs_when_opened_is_given_up(void **state) {
     assert_in_range(now_ms() - begin_ms, 45, 50 + test_grace_ms());
     assert_int_equal(tam_sampler_count(s), 1);
     tam_energy_domain d = look(s, 0);
-    assert_string_equal(d.place.id, "nvml");
+    assert_string_equal(d.sensor.id, "nvml");
     assert_int_equal(d.status, TAMIS_ENERGY_STALE);
     assert_non_null(strstr(d.reason, "opening it hangs"));
     assert_true(tam_sampler_hurry(s, 0));

@@ -66,12 +66,12 @@ static void without_powercap_the_source_is_absent(void **state) {
     (void)state;
     const char *root = tree_make();
     opened o = open_rapl(root);
-    source_expect_place(&o, "rapl", TAMIS_ENERGY_ABSENT, "a virtual machine, a container");
+    source_expect_sensor(&o, "rapl", TAMIS_ENERGY_ABSENT, "a virtual machine, a container");
     source_close(&o);
     tree_folder(root, "/sys/class/powercap/intel-rapl");
     o = open_rapl(root);
     assert_int_equal(o.n, 1);
-    source_expect_place(&o, "rapl", TAMIS_ENERGY_ABSENT, "no zones");
+    source_expect_sensor(&o, "rapl", TAMIS_ENERGY_ABSENT, "no zones");
     source_close(&o);
 }
 
@@ -92,12 +92,12 @@ static void zones_are_what_their_names_say(void **state) {
     source_expect_value(&o, "rapl:package-1/core", 13);
     source_expect_value(&o, "rapl:package-0/uncore", 14);
     source_expect_value(&o, "rapl:package-2-die-1", 15);
-    assert_int_equal(source_place(&o, "rapl:package-1/dram").range_uj, 65532610987);
-    assert_int_equal(source_place(&o, "rapl:package-1/dram").kind, TAMIS_ENERGY_DRAM);
-    assert_int_equal(source_place(&o, "rapl:package-2-die-1").kind, TAMIS_ENERGY_PACKAGE);
-    assert_string_equal(source_place(&o, "rapl:package-1/dram").inside, "");
-    assert_string_equal(source_place(&o, "rapl:package-1/core").inside, "rapl:package-1");
-    assert_string_equal(source_place(&o, "rapl:package-0/uncore").inside, "rapl:package-0");
+    assert_int_equal(source_sensor(&o, "rapl:package-1/dram").range_uj, 65532610987);
+    assert_int_equal(source_sensor(&o, "rapl:package-1/dram").kind, TAMIS_ENERGY_DRAM);
+    assert_int_equal(source_sensor(&o, "rapl:package-2-die-1").kind, TAMIS_ENERGY_PACKAGE);
+    assert_string_equal(source_sensor(&o, "rapl:package-1/dram").inside, "");
+    assert_string_equal(source_sensor(&o, "rapl:package-1/core").inside, "rapl:package-1");
+    assert_string_equal(source_sensor(&o, "rapl:package-0/uncore").inside, "rapl:package-0");
     source_close(&o);
 }
 
@@ -109,15 +109,15 @@ static void the_platform_contains_packages_and_memory(void **state) {
     tree_zone(root, "intel-rapl:1", "psys", 3, RANGE);
     tree_zone(root, "intel-rapl:2", "package-1", 4, RANGE);
     opened o = open_rapl(root);
-    assert_string_equal(source_place(&o, "rapl:package-0").inside, "rapl:psys");
-    assert_string_equal(source_place(&o, "rapl:package-0/dram").inside, "rapl:psys");
-    assert_string_equal(source_place(&o, "rapl:package-1").inside, "rapl:psys");
-    assert_string_equal(source_place(&o, "rapl:psys").inside, "");
+    assert_string_equal(source_sensor(&o, "rapl:package-0").inside, "rapl:psys");
+    assert_string_equal(source_sensor(&o, "rapl:package-0/dram").inside, "rapl:psys");
+    assert_string_equal(source_sensor(&o, "rapl:package-1").inside, "rapl:psys");
+    assert_string_equal(source_sensor(&o, "rapl:psys").inside, "");
     source_close(&o);
     tree_zone(root, "intel-rapl:3", "psys-1", 5, RANGE);
     o = open_rapl(root);
-    assert_string_equal(source_place(&o, "rapl:package-0").inside, "rapl:psys");
-    assert_string_equal(source_place(&o, "rapl:package-1").inside, "rapl:psys-1");
+    assert_string_equal(source_sensor(&o, "rapl:package-0").inside, "rapl:psys");
+    assert_string_equal(source_sensor(&o, "rapl:package-1").inside, "rapl:psys-1");
     source_close(&o);
 }
 
@@ -138,7 +138,7 @@ static void a_zone_of_unknown_name_is_not_counted(void **state) {
     const char *root = one_package();
     tree_zone(root, "intel-rapl:5", "gizmo", 1, RANGE);
     opened o = open_rapl(root);
-    source_expect_place(&o, "rapl:gizmo", TAMIS_ENERGY_UNSUPPORTED, "zone \"gizmo\"");
+    source_expect_sensor(&o, "rapl:gizmo", TAMIS_ENERGY_UNSUPPORTED, "zone \"gizmo\"");
     source_expect_value(&o, "rapl:package-0", 1000);
     source_close(&o);
 }
@@ -148,7 +148,7 @@ static void a_zone_without_name_is_absent(void **state) {
     const char *root = one_package();
     tree_remove(root, "/sys/class/powercap/intel-rapl:0/name");
     opened o = open_rapl(root);
-    source_expect_place(&o, "rapl:intel-rapl:0", TAMIS_ENERGY_ABSENT, "/name");
+    source_expect_sensor(&o, "rapl:intel-rapl:0", TAMIS_ENERGY_ABSENT, "/name");
     source_close(&o);
 }
 
@@ -158,7 +158,7 @@ static void a_disabled_zone_is_read_and_says_why_it_may_stand_still(void **state
     tree_write(root, "/sys/class/powercap/intel-rapl:0/enabled", "0\n");
     opened o = open_rapl(root);
     source_expect_value(&o, "rapl:package-0", 1000);
-    source_expect_place(&o, "rapl:package-0", TAMIS_ENERGY_OK, "disabled, echo 1 >");
+    source_expect_sensor(&o, "rapl:package-0", TAMIS_ENERGY_OK, "disabled, echo 1 >");
     source_close(&o);
 }
 
@@ -167,8 +167,8 @@ static void a_missing_range_is_said(void **state) {
     const char *root = tree_make();
     tree_zone(root, "intel-rapl:0", "package-0", 1000, 0);
     opened o = open_rapl(root);
-    source_expect_place(&o, "rapl:package-0", TAMIS_ENERGY_OK, "range is not known");
-    assert_int_equal(source_place(&o, "rapl:package-0").range_uj, 0);
+    source_expect_sensor(&o, "rapl:package-0", TAMIS_ENERGY_OK, "range is not known");
+    assert_int_equal(source_sensor(&o, "rapl:package-0").range_uj, 0);
     source_close(&o);
 }
 
@@ -217,7 +217,7 @@ static void a_file_that_vanishes_is_absent(void **state) {
     source_close(&o);
     tree_zone(root, "intel-rapl:1", "package-1", 1, RANGE);
     o = open_rapl(root);
-    source_expect_place(&o, "rapl:package-0", TAMIS_ENERGY_ABSENT, "energy_uj");
+    source_expect_sensor(&o, "rapl:package-0", TAMIS_ENERGY_ABSENT, "energy_uj");
     source_close(&o);
 }
 
@@ -246,14 +246,14 @@ static void without_permission_the_remedy_is_named(void **state) {
     const char *root = one_package();
     snprintf(path, sizeof path, "%s/sys/class/powercap/intel-rapl:0/energy_uj", root);
     assert_int_equal(chmod(path, getuid() == 0 ? 0400 : 0), 0);
-    tam_energy_place place = source_place_unprivileged(&tam_source_rapl, root, "rapl:package-0");
-    assert_int_equal(place.status, TAMIS_ENERGY_DENIED);
-    assert_non_null(strstr(place.reason, "run as root, or chmod a+r"));
+    tam_energy_sensor sensor = source_sensor_unprivileged(&tam_source_rapl, root, "rapl:package-0");
+    assert_int_equal(sensor.status, TAMIS_ENERGY_DENIED);
+    assert_non_null(strstr(sensor.reason, "run as root, or chmod a+r"));
     snprintf(path, sizeof path, "%s/sys/class/powercap", root);
     assert_int_equal(chmod(path, 0), 0);
-    place = source_place_unprivileged(&tam_source_rapl, root, "rapl");
-    assert_int_equal(place.status, TAMIS_ENERGY_DENIED);
-    assert_non_null(strstr(place.reason, "permission denied"));
+    sensor = source_sensor_unprivileged(&tam_source_rapl, root, "rapl");
+    assert_int_equal(sensor.status, TAMIS_ENERGY_DENIED);
+    assert_non_null(strstr(sensor.reason, "permission denied"));
     assert_int_equal(chmod(path, 0755), 0);
 }
 
@@ -264,7 +264,7 @@ static void a_root_that_is_too_long_is_failed(void **state) {
     root[0] = '/';
     root[sizeof root - 1] = '\0';
     opened o = open_rapl(root);
-    source_expect_place(&o, "rapl", TAMIS_ENERGY_FAILED, "cannot be read (error 36");
+    source_expect_sensor(&o, "rapl", TAMIS_ENERGY_FAILED, "cannot be read (error 36");
     source_close(&o);
 }
 
@@ -285,8 +285,8 @@ static void units_are_exact(void **state) {
     source_expect_value(&o, "file:e", 123000);
     source_expect_value(&o, "file:f", 123000000);
     source_expect_value(&o, "file:g", 12345678);
-    assert_false(source_place(&o, "file:c").power);
-    assert_true(source_place(&o, "file:d").power);
+    assert_false(source_sensor(&o, "file:c").power);
+    assert_true(source_sensor(&o, "file:d").power);
     source_close(&o);
 }
 
@@ -295,10 +295,10 @@ static void kinds_are_told_by_names(void **state) {
     const char *root = tree_make();
     tree_write(root, "/sys/a", "1\n");
     opened o = open_files(root, "node=/sys/a:J,gpu0=/sys/a:J,package-1=/sys/a:J,gpus=/sys/a:J");
-    assert_int_equal(source_place(&o, "file:node").kind, TAMIS_ENERGY_NODE);
-    assert_int_equal(source_place(&o, "file:gpu0").kind, TAMIS_ENERGY_GPU);
-    assert_int_equal(source_place(&o, "file:package-1").kind, TAMIS_ENERGY_PACKAGE);
-    assert_int_equal(source_place(&o, "file:gpus").kind, TAMIS_ENERGY_OTHER);
+    assert_int_equal(source_sensor(&o, "file:node").kind, TAMIS_ENERGY_NODE);
+    assert_int_equal(source_sensor(&o, "file:gpu0").kind, TAMIS_ENERGY_GPU);
+    assert_int_equal(source_sensor(&o, "file:package-1").kind, TAMIS_ENERGY_PACKAGE);
+    assert_int_equal(source_sensor(&o, "file:gpus").kind, TAMIS_ENERGY_OTHER);
     source_close(&o);
 }
 
@@ -307,7 +307,7 @@ static void an_unknown_unit_is_unsupported(void **state) {
     const char *root = tree_make();
     tree_write(root, "/sys/a", "1\n");
     opened o = open_files(root, "a=/sys/a:kWh,b=/sys/a:J");
-    source_expect_place(&o, "file:a", TAMIS_ENERGY_UNSUPPORTED, "uJ, mJ, J, uW, mW, W: kWh");
+    source_expect_sensor(&o, "file:a", TAMIS_ENERGY_UNSUPPORTED, "uJ, mJ, J, uW, mW, W: kWh");
     source_expect_value(&o, "file:b", 1000000);
     source_close(&o);
 }
@@ -318,12 +318,12 @@ static void an_item_of_another_form_is_failed(void **state) {
     for (size_t i = 0; i < sizeof items / sizeof items[0]; i++) {
         opened o = open_files("", items[i]);
         assert_int_equal(o.n, 1);
-        source_expect_place(&o, "file:0", TAMIS_ENERGY_FAILED, "not name=path:unit");
+        source_expect_sensor(&o, "file:0", TAMIS_ENERGY_FAILED, "not name=path:unit");
         source_close(&o);
     }
     opened o = open_files("", "a=/nonexistent:J,");
     assert_int_equal(o.n, 2);
-    source_expect_place(&o, "file:1", TAMIS_ENERGY_FAILED, "not name=path:unit");
+    source_expect_sensor(&o, "file:1", TAMIS_ENERGY_FAILED, "not name=path:unit");
     source_close(&o);
     o = open_files("", NULL);
     assert_int_equal(o.n, 0);
@@ -336,14 +336,14 @@ static void two_items_of_one_name_are_refused(void **state) {
     tree_write(root, "/sys/a", "1\n");
     opened o = open_files(root, "a=/sys/a:J,a=/sys/a:J");
     source_expect_value(&o, "file:a", 1000000);
-    source_expect_place(&o, "file:1", TAMIS_ENERGY_FAILED, "two items have the same name: a");
+    source_expect_sensor(&o, "file:1", TAMIS_ENERGY_FAILED, "two items have the same name: a");
     source_close(&o);
 }
 
 static void a_listed_file_that_is_not_there_is_absent(void **state) {
     (void)state;
     opened o = open_files("", "a=/nonexistent/energy:J");
-    source_expect_place(&o, "file:a", TAMIS_ENERGY_ABSENT, "there is no /nonexistent/energy");
+    source_expect_sensor(&o, "file:a", TAMIS_ENERGY_ABSENT, "there is no /nonexistent/energy");
     source_close(&o);
 }
 
@@ -417,10 +417,10 @@ static void a_callback_that_goes_back_is_a_reset(void **state) {
     uint64_t value = 5000, now_ns = 1000000000;
     opened o = source_open(&tam_source_callback,
                            &(tamis_energy_config){.callback = answer, .callback_context = &value});
-    tam_energy_place place = source_place(&o, "callback:0");
+    tam_energy_sensor sensor = source_sensor(&o, "callback:0");
     tam_energy_domain d;
     tam_energy_gain gain;
-    tam_domain_init(&d, &place);
+    tam_domain_init(&d, &sensor);
     for (int i = 0; i < 3; i++, value += 10, now_ns += 100000000) {
         tam_energy_reading reading = source_read(&o, "callback:0");
         reading.at_ns = now_ns;

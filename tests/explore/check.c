@@ -141,29 +141,29 @@ void check_back(actor *self) {
 void check_returned(actor *self, uint64_t step) {
     if (self->leaving)
         return;
-    if (step != self->met.least || step != self->reducer->step)
+    if (step != self->outcome.least || step != self->reducer->step)
         world_fail(self, "to go on from step %llu, not %llu", (unsigned long long)step,
-                   (unsigned long long)self->met.least);
+                   (unsigned long long)self->outcome.least);
     check_back(self);
     check_residual(self, "after going on");
 }
 
-/* -- meetings --------------------------------------------------------------------------------- */
+/* -- rendezvous ------------------------------------------------------------------------------- */
 
 static actor *alive(world *w, uint32_t nth) {
-    return &w->ranks[w->met.alive[nth]];
+    return &w->ranks[w->outcome.alive[nth]];
 }
 
 static void list_alive(world *w) {
     for (uint32_t r = 0; r < RANKS; r++)
-        if (w->ranks[r].state == MEETING)
-            w->met.alive[w->met.nalive++] = r;
+        if (w->ranks[r].state == AT_RENDEZVOUS)
+            w->outcome.alive[w->outcome.nalive++] = r;
 }
 
 /* Replicas are the same when all went well. */
 static void check_replicas(world *w) {
     const actor *first = alive(w, 0);
-    for (uint32_t i = 1; i < w->met.nalive; i++) {
+    for (uint32_t i = 1; i < w->outcome.nalive; i++) {
         actor *r = alive(w, i);
         if (r->step != first->step || memcmp(r->params, first->params, sizeof r->params) != 0)
             world_fail(r, "other parameters than rank %u: at step %llu and %llu", first->id,
@@ -176,7 +176,7 @@ static void check_replicas(world *w) {
 static void check_told(world *w) {
     bool tells = w->seen.faults[CRASH] + w->seen.faults[LOST] > 0;
     uint64_t least = UINT64_MAX, most = 0;
-    for (uint32_t i = 0; i < w->met.nalive; i++) {
+    for (uint32_t i = 0; i < w->outcome.nalive; i++) {
         uint64_t failed_ns = alive(w, i)->failed_ns;
         least = failed_ns > 0 && failed_ns < least ? failed_ns : least;
         most = failed_ns > most ? failed_ns : most;
@@ -188,14 +188,14 @@ static void check_told(world *w) {
 
 static bool all_have_comm(world *w, uint32_t generation) {
     bool all = true;
-    for (uint32_t i = 0; i < w->met.nalive; i++)
+    for (uint32_t i = 0; i < w->outcome.nalive; i++)
         all = all && alive(w, i)->comms[generation];
     return all;
 }
 
 /* The network on which those that live go on. */
 static void open_network(world *w) {
-    meeting *m = &w->met;
+    rendezvous *m = &w->outcome;
     if (w->generations == GENERATIONS) {
         world_fail(alive(w, 0), "%d networks, and no end", GENERATIONS);
         return;
@@ -208,7 +208,7 @@ static void open_network(world *w) {
 }
 
 static void weigh(world *w) {
-    meeting *m = &w->met;
+    rendezvous *m = &w->outcome;
     m->fine = true;
     m->least = UINT64_MAX;
     for (uint32_t i = 0; i < m->nalive; i++) {
@@ -220,21 +220,21 @@ static void weigh(world *w) {
         m->least = r->step < m->least ? r->step : m->least;
         m->before = nranks > m->before ? nranks : m->before;
     }
-    world_trace(w, "%u ranks meet%s%s", m->nalive, m->fine ? ": all is well" : "",
+    world_trace(w, "rendezvous of %u ranks%s%s", m->nalive, m->fine ? ": all is well" : "",
                 m->hopeless ? ": one has no reducer" : "");
 }
 
-void check_meeting(world *w) {
-    w->met = (meeting){0};
+void check_rendezvous(world *w) {
+    w->outcome = (rendezvous){0};
     list_alive(w);
     weigh(w);
-    w->seen.hopeless += w->met.hopeless;
-    if (w->met.fine)
+    w->seen.hopeless += w->outcome.hopeless;
+    if (w->outcome.fine)
         check_replicas(w);
     else if (w->nchoices == 1)
         check_told(w);
-    if (!w->met.fine && !w->met.hopeless)
+    if (!w->outcome.fine && !w->outcome.hopeless)
         open_network(w);
-    for (uint32_t i = 0; i < w->met.nalive; i++)
-        alive(w, i)->met = w->met;
+    for (uint32_t i = 0; i < w->outcome.nalive; i++)
+        alive(w, i)->outcome = w->outcome;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Explores the protocol of steps (arrive, exchange, commit, poison, shrink, move, align): the real
+ * Explores the protocol of steps (start, exchange, commit, poison, shrink, move, align): the real
  * library, 3 ranks, a network and a clock of its own, each fault at each point, and other orders of
  * what happens. In each execution all must hold that tests/explore/program.h says.
  *

@@ -94,7 +94,7 @@ static tamis_status make_steps(actor *self, uint32_t count) {
 /* -- after a failure -------------------------------------------------------------------------- */
 
 static tamis_status shrink(actor *self, tamis_comm **smaller) {
-    const meeting *m = &self->met;
+    const rendezvous *m = &self->outcome;
     const net *base = self->world->nets[m->base];
     tamis_shrink how = TAMIS_SHRINK_INIT;
     tamis_callbacks callbacks;
@@ -111,7 +111,7 @@ static tamis_status shrink(actor *self, tamis_comm **smaller) {
 }
 
 static tamis_status go_on(actor *self) {
-    const meeting *m = &self->met;
+    const rendezvous *m = &self->outcome;
     tamis_comm **smaller = &self->comms[m->generation];
     tamis_moved report = TAMIS_MOVED_INIT;
     tamis_reducer *moved = NULL;
@@ -148,7 +148,7 @@ static tamis_status save(actor *self) {
 }
 
 static tamis_status start_again(actor *self) {
-    uint32_t generation = self->met.generation;
+    uint32_t generation = self->outcome.generation;
     uint64_t step = 0;
     tamis_status status = self->reducer ? save(self) : TAMIS_OK;
     if (status == TAMIS_OK)
@@ -173,7 +173,7 @@ static tamis_status start_again(actor *self) {
 }
 
 static tamis_status recover(actor *self) {
-    bool again = self->world->set->aligns && self->met.nalive == RANKS;
+    bool again = self->world->set->aligns && self->outcome.nalive == RANKS;
     tamis_status status = again ? start_again(self) : go_on(self);
     if (status != TAMIS_OK)
         return status;
@@ -199,8 +199,9 @@ void program_run(actor *self) {
         status = make_steps(self, FIRST);
     for (;;) {
         self->fine = status == TAMIS_OK;
-        world_meet(self);
-        if (self->leaving || self->expelled || w->broken || self->met.fine || self->met.hopeless)
+        world_rendezvous(self);
+        if (self->leaving || self->expelled || w->broken || self->outcome.fine ||
+            self->outcome.hopeless)
             break;
         status = recover(self);
         if (status == TAMIS_OK)

@@ -6,7 +6,8 @@
  *     the communicator, and leaves in the residual all that was given
  *     a result is what the residuals of the ranks hold at its indices, to the last bit, and the
  *     same on all ranks
- *     ranks that go on meet at the earliest step that one of them is at; then parameters are equal,
+ *     ranks that go on agree on the earliest step that one of them is at; then parameters are
+ *     equal,
  *     and each residual holds what its rank gave and was not applied
  */
 #ifndef EXPLORE_PROGRAM_H

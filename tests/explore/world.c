@@ -139,17 +139,17 @@ static bool release(world *w) {
     return any;
 }
 
-static bool all_meet(world *w) {
+static bool all_at_rendezvous(world *w) {
     uint32_t here = 0, dead = 0;
     for (uint32_t r = 0; r < RANKS; r++) {
-        here += w->ranks[r].state == MEETING;
+        here += w->ranks[r].state == AT_RENDEZVOUS;
         dead += w->ranks[r].state == DEAD || w->ranks[r].expelled;
     }
     if (here == 0 || here + dead < RANKS)
         return false;
-    check_meeting(w);
+    check_rendezvous(w);
     for (uint32_t r = 0; r < RANKS; r++)
-        if (w->ranks[r].state == MEETING)
+        if (w->ranks[r].state == AT_RENDEZVOUS)
             w->ranks[r].state = READY;
     return true;
 }
@@ -239,7 +239,7 @@ static actor *choose(world *w) {
     bool others;
     while (!is_over(w)) {
         actor *r = find_next(w, &others);
-        if (!r && !all_meet(w) && !release(w))
+        if (!r && !all_at_rendezvous(w) && !release(w))
             pass_time(w);
         if (!r || !offer(w, r, others))
             continue;
@@ -298,10 +298,10 @@ void world_compute(actor *self) {
     pass_on(self);
 }
 
-void world_meet(actor *self) {
+void world_rendezvous(actor *self) {
     if (self->leaving || self->expelled)
         return;
-    self->state = MEETING;
+    self->state = AT_RENDEZVOUS;
     pass_on(self);
 }
 

@@ -79,22 +79,22 @@ typedef struct setting {
 
 typedef enum rank_state {
     READY,
-    IDLE,     /* waits for a message or for time to pass */
-    SLEEPING, /* runs no code until a time */
-    MEETING,  /* waits for all that live, outside the library */
+    IDLE,          /* waits for a message or for time to pass */
+    SLEEPING,      /* runs no code until a time */
+    AT_RENDEZVOUS, /* waits for all that live, outside the library */
     DEAD,
     DONE
 } rank_state;
 
-/** What a meeting found. */
-typedef struct meeting {
+/** What a rendezvous found. */
+typedef struct rendezvous {
     bool fine, hopeless;
     uint32_t nalive, alive[RANKS];
     uint32_t base;       /* the newest network on which all have a comm */
     uint32_t before;     /* ranks of the largest from which a reducer comes */
     uint32_t generation; /* of the network on which to go on */
     uint64_t least;      /* step */
-} meeting;
+} rendezvous;
 
 struct world;
 struct net;
@@ -119,7 +119,7 @@ typedef struct actor {
     void *control; /* saved states, to start again */
     size_t control_bytes;
     uint32_t generation;                            /* of the network in use */
-    meeting met;                                    /* the last that it came to */
+    rendezvous outcome;                             /* the last that it came to */
     bool fine;                                      /* no call has failed since */
     uint64_t step, gradients;                       /* applied; begun */
     float params[LENGTH], past[STEPS_MOST][LENGTH]; /* past[s]: when s steps were applied */
@@ -147,7 +147,7 @@ typedef struct world {
     actor ranks[RANKS];
     struct net *nets[GENERATIONS];
     uint32_t generations;
-    meeting met; /* the last one */
+    rendezvous outcome; /* the last one */
 
     float shown[GENERATIONS][RANKS][STEPS_MOST][LENGTH]; /* residual and gradient at a start */
     uint64_t hash[GENERATIONS][STEPS_MOST];              /* of results; 0: none yet */
@@ -167,7 +167,7 @@ void world_idle(actor *self);
 void world_compute(actor *self);
 
 /** All that live are here, or the world ends. */
-void world_meet(actor *self);
+void world_rendezvous(actor *self);
 
 /** Something that must hold does not. */
 void world_fail(actor *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -185,7 +185,7 @@ const char *fault_name(fault what);
 /** program.c: the life of a rank. */
 void program_run(actor *self);
 
-/** check.c: all that live meet: find what to do now. */
-void check_meeting(world *w);
+/** check.c: all that live are here: find what to do now. */
+void check_rendezvous(world *w);
 
 #endif

@@ -46,7 +46,7 @@ static struct {
     attempt *_Atomic current;
 } job = {.writing = PTHREAD_MUTEX_INITIALIZER};
 
-static void nap(double s) {
+static void sleep_briefly(double s) {
     nanosleep(&(struct timespec){(time_t)s, (long)(fmod(s, 1.0) * 1e9)}, NULL);
 }
 
@@ -94,7 +94,7 @@ static void *watch(void *unused) {
     static const double tick_s = 0.05, most_s = 0.25;
     patience outside = {0}, inside = {0};
     for (double before_s = attempt_now_s(), now_s; true; before_s = now_s) {
-        nap(tick_s);
+        sleep_briefly(tick_s);
         now_s = attempt_now_s();
         double more_s = fmin(now_s - before_s, most_s), since_s = job.since_s;
         job.stalled_s = job.stalled_s + (now_s - before_s - more_s);
@@ -293,7 +293,7 @@ static const char *go_on(attempt *a, tamis_comm *comm, const reference *ref) {
 /* The launcher ends all ranks soon after one has left; each first sees the others' lines. */
 static void leave_alone(void) {
     double end_s = attempt_now_s() + 1e-3 * job.deadline_ms + 1.0;
-    for (int written = 0; written < job.nranks && attempt_now_s() < end_s; nap(0.02)) {
+    for (int written = 0; written < job.nranks && attempt_now_s() < end_s; sleep_briefly(0.02)) {
         written = 0;
         for (int r = 0; r < job.nranks; r++) {
             char path[512];

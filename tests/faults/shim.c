@@ -100,7 +100,7 @@ static void break_cable(void) {
 }
 
 /* Counts a call. @return what the caller has to do about it; the rest was done here */
-static action meet(int call) {
+static action next_action(int call) {
     if (!atomic_load(&armed))
         return NONE;
     uint64_t number = atomic_fetch_add(&counts[call], 1) + 1;
@@ -146,7 +146,7 @@ static int send_damaged(action what, const void *from, int count, MPI_Datatype t
 int MPI_Isend(const void *from, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
               MPI_Request *request) {
     MPI_Request again;
-    action what = meet(SHIM_ISEND);
+    action what = next_action(SHIM_ISEND);
     switch (what) {
     case ERROR:
         return MPI_ERR_OTHER;
@@ -168,7 +168,7 @@ int MPI_Isend(const void *from, int count, MPI_Datatype type, int peer, int tag,
 
 int MPI_Irecv(void *to, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
               MPI_Request *request) {
-    if (meet(SHIM_IRECV) == ERROR)
+    if (next_action(SHIM_IRECV) == ERROR)
         return MPI_ERR_OTHER;
     return PMPI_Irecv(to, count, type, peer, tag, comm, request);
 }
@@ -178,7 +178,7 @@ int MPI_Testsome(int count, MPI_Request requests[], int *done, int indices[],
     int code = PMPI_Testsome(count, requests, done, indices, statuses);
     if (code != MPI_SUCCESS || *done == MPI_UNDEFINED || *done <= 0)
         return code;
-    action what = meet(SHIM_TESTSOME);
+    action what = next_action(SHIM_TESTSOME);
     if (what == ERROR)
         return MPI_ERR_OTHER;
     if (what != STATUS)
@@ -189,15 +189,17 @@ int MPI_Testsome(int count, MPI_Request requests[], int *done, int indices[],
 }
 
 int MPI_Get_count(const MPI_Status *status, MPI_Datatype type, int *count) {
-    return meet(SHIM_GET_COUNT) == ERROR ? MPI_ERR_OTHER : PMPI_Get_count(status, type, count);
+    return next_action(SHIM_GET_COUNT) == ERROR ? MPI_ERR_OTHER
+                                                : PMPI_Get_count(status, type, count);
 }
 
 /* -- creation --------------------------------------------------------------------------------- */
 
 int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *request) {
-    return meet(SHIM_COMM_IDUP) == ERROR ? MPI_ERR_OTHER : PMPI_Comm_idup(comm, made, request);
+    return next_action(SHIM_COMM_IDUP) == ERROR ? MPI_ERR_OTHER
+                                                : PMPI_Comm_idup(comm, made, request);
 }
 
 int MPI_Test(MPI_Request *request, int *done, MPI_Status *status) {
-    return meet(SHIM_TEST) == ERROR ? MPI_ERR_OTHER : PMPI_Test(request, done, status);
+    return next_action(SHIM_TEST) == ERROR ? MPI_ERR_OTHER : PMPI_Test(request, done, status);
 }

@@ -109,7 +109,7 @@ typedef enum kind {
     KINDS
 } kind;
 
-/* A table at which all ranks meet; who waits too long leaves with TAMIS_E_TIMEOUT. */
+/* The rendezvous of all ranks; who waits too long leaves with TAMIS_E_TIMEOUT. */
 typedef struct board {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -120,13 +120,13 @@ typedef struct board {
     uint32_t timeout_ms;
 } board;
 
-typedef struct seat {
+typedef struct endpoint {
     board *board;
     uint32_t rank;
     kind what;
     bool fires, fired;
     uint64_t nth, count, random;
-} seat;
+} endpoint;
 
 /* @return whether all have come, or left so that the next round is on, before the deadline */
 static bool await(board *b, uint64_t round, const uint32_t *count) {
@@ -143,7 +143,8 @@ static bool await(board *b, uint64_t round, const uint32_t *count) {
     return true;
 }
 
-static tamis_status meet(seat *s, const void *send, void *recv, size_t bytes, bool leaves_out) {
+static tamis_status rendezvous(endpoint *s, const void *send, void *recv, size_t bytes,
+                               bool leaves_out) {
     board *b = s->board;
     uint64_t round = b->round;
     b->sends[s->rank] = send;
@@ -166,13 +167,13 @@ static tamis_status meet(seat *s, const void *send, void *recv, size_t bytes, bo
     return await(b, round, &b->left) ? TAMIS_OK : TAMIS_E_TIMEOUT;
 }
 
-static void flip(const seat *s, unsigned char *memory, size_t bytes) {
+static void flip(const endpoint *s, unsigned char *memory, size_t bytes) {
     if (bytes > 0)
         memory[s->random / 8 % bytes] ^= (unsigned char)(1u << s->random % 8);
 }
 
 static tamis_status allgather(void *context, const void *send, void *recv, size_t bytes) {
-    seat *s = context;
+    endpoint *s = context;
     bool hit = s->count++ == s->nth && s->fires;
     s->fired = s->fired || hit;
     if (hit && (s->what == RETURNS_ERROR || s->what == RETURNS_NONSENSE))
@@ -186,7 +187,7 @@ static tamis_status allgather(void *context, const void *send, void *recv, size_
     if (hit && s->what == DAMAGES_ALL)
         flip(s, copy, bytes);
     pthread_mutex_lock(&s->board->lock);
-    tamis_status status = meet(s, copy, recv, bytes, hit && s->what == LEAVES_OUT);
+    tamis_status status = rendezvous(s, copy, recv, bytes, hit && s->what == LEAVES_OUT);
     pthread_mutex_unlock(&s->board->lock);
     if (hit && s->what == DAMAGES_OWN)
         flip(s, recv, bytes * RANKS);
@@ -194,7 +195,7 @@ static tamis_status allgather(void *context, const void *send, void *recv, size_
     return status;
 }
 
-static tamis_comm *open_seat(seat *s, uint32_t timeout_ms) {
+static tamis_comm *open_endpoint(endpoint *s, uint32_t timeout_ms) {
     tamis_callbacks callbacks = TAMIS_CALLBACKS_INIT;
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     tamis_comm *comm = NULL;
@@ -216,7 +217,7 @@ static uint64_t try_gather(const fault_config *config, kind what, bool fires, ui
     static const char *const names[KINDS] = {"error",   "nonsense", "damaged for itself",
                                              "damaged", "left out", "silent"};
     tamis_comm *comms[RANKS];
-    seat seats[RANKS];
+    endpoint endpoints[RANKS];
     outcome o = outcome_of(config, nth, fires ? like[what] : TAM_FAULT_DELAY);
     o.late = false;
     board b = {.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -224,21 +225,21 @@ static uint64_t try_gather(const fault_config *config, kind what, bool fires, ui
                .timeout_ms = o.timeout_ms / 2};
     uint32_t rank = (uint32_t)(nth % RANKS);
     for (uint32_t r = 0; r < RANKS; r++) {
-        seats[r] = (seat){.board = &b,
-                          .rank = r,
-                          .what = what,
-                          .fires = fires && r == rank,
-                          .nth = nth,
-                          .random = data_mix(nth * KINDS + what) >> 8};
-        comms[r] = open_seat(&seats[r], o.timeout_ms);
+        endpoints[r] = (endpoint){.board = &b,
+                                  .rank = r,
+                                  .what = what,
+                                  .fires = fires && r == rank,
+                                  .nth = nth,
+                                  .random = data_mix(nth * KINDS + what) >> 8};
+        comms[r] = open_endpoint(&endpoints[r], o.timeout_ms);
     }
     test_context("%s over an all-gather: %s at call %llu of rank %u", config->name, names[what],
                  (unsigned long long)nth, rank);
     outcome_try(&o, comms);
-    finish(&o, fires ? like[what] : TAM_FAULT_DELAY, seats[rank].fired);
+    finish(&o, fires ? like[what] : TAM_FAULT_DELAY, endpoints[rank].fired);
     for (uint32_t r = 0; r < RANKS; r++)
         tamis_comm_destroy(comms[r]);
-    return seats[0].count;
+    return endpoints[0].count;
 }
 
 static void any_fault_of_an_allgather_is_found(void **state) {

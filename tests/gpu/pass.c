@@ -9,7 +9,7 @@
  *     cut          and exactly k of the list, ascending
  *
  * Four gradients rotate: g[b] = x[b] - x[b-1], so acc runs through x[0], x[1], ... and every pass
- * meets the same number of candidates, 1.5 k of them. Between rounds, outside of the time, acc is
+ * finds the same number of candidates, 1.5 k of them. Between rounds, outside of the time, acc is
  * set to x[3] again. Buffers hold 2^20 heavy-tailed numbers again and again. `small`: one round,
  * and a short copy, for a device that is emulated.
  */
@@ -211,11 +211,11 @@ static void run_density(const data *d, const tam_cuda_device *device, double den
                         uint32_t parts, double copy_gb_s) {
     uint32_t bits = threshold_bits(OVER * density), thresholds[GROUPS];
     double k = density * (double)d->n / parts;
-    tam_cuda_turn turn = {.mine = 0, .k = (uint32_t)k, .floor = bits, .listed = 1};
+    tam_cuda_params params = {.mine = 0, .k = (uint32_t)k, .floor = bits, .listed = 1};
     rounds r = {.d = d, .device = device};
     for (int g = 0; g < GROUPS; g++)
         thresholds[g] = bits;
-    tam_cuda_turn *turn_there = timing_upload(&turn, sizeof turn);
+    tam_cuda_params *params_there = timing_upload(&params, sizeof params);
     tam_cuda_source sources[BUFFERS] = {{0}};
     for (int b = 0; b < BUFFERS; b++)
         sources[b] = (tam_cuda_source){.grad = d->grads[b], .scale = 1.0f, .decay = 1.0f};
@@ -226,7 +226,7 @@ static void run_density(const data *d, const tam_cuda_device *device, double den
         .acc = d->acc,
         .seg_begin = device->seg_begin,
         .type = d->type,
-        .turn = turn_there,
+        .params = params_there,
         .thresholds = thresholds_there,
         .candidates = device->candidates,
         .found = device->found,
@@ -238,7 +238,7 @@ static void run_density(const data *d, const tam_cuda_device *device, double den
         .acc = d->acc,
         .kind = TAM_CUT_TOTAL,
         .end_chunk = device->grid.nchunks,
-        .turn = turn_there,
+        .params = params_there,
         .thresholds = thresholds_there,
         .candidates = device->candidates,
         .found = device->found,
@@ -253,7 +253,7 @@ static void run_density(const data *d, const tam_cuda_device *device, double den
     cudaFree(r.cut.indices);
     cudaFree(thresholds_there);
     cudaFree((void *)r.sources);
-    cudaFree(turn_there);
+    cudaFree(params_there);
 }
 
 static void run_parts(const data *d, uint32_t parts, double copy_gb_s) {

@@ -34,7 +34,7 @@ typedef struct rank_context {
 
 /* -- all-gather ------------------------------------------------------------------------------- */
 
-static int meet(rank_context *r) {
+static int rendezvous(rank_context *r) {
     unsigned generation = atomic_load(&r->memory->generation);
     time_t begin = time(NULL);
     if (atomic_fetch_add(&r->memory->arrived, 1) + 1 == r->self.nranks) {
@@ -55,11 +55,11 @@ static tamis_status allgather(void *context, const void *send, void *recv, size_
     for (size_t at = 0; at < bytes; at += PIECE) {
         size_t part = bytes - at < PIECE ? bytes - at : PIECE;
         memcpy(r->memory->pieces[r->self.rank], (const char *)send + at, part);
-        if (!meet(r))
+        if (!rendezvous(r))
             return TAMIS_E_TIMEOUT;
         for (uint32_t from = 0; from < r->self.nranks; from++)
             memcpy((char *)recv + from * bytes + at, r->memory->pieces[from], part);
-        if (!meet(r))
+        if (!rendezvous(r))
             return TAMIS_E_TIMEOUT;
     }
     return TAMIS_OK;

@@ -55,7 +55,7 @@ static void come_late(tamis_reducer *reducer, float *gradient) {
               tamis_status_name(status));
 }
 
-static void wait_in_vain(tamis_comm *comm, tamis_reducer *reducer, float *gradient) {
+static void wait_and_time_out(tamis_comm *comm, tamis_reducer *reducer, float *gradient) {
     static float before[N];
     const float *residual = NULL;
     MPI_OK(tamis_reducer_residual(reducer, &residual));
@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
     if (mpi_rank == mpi_nranks - 1)
         come_late(reducer, gradient);
     else
-        wait_in_vain(comm, reducer, gradient);
+        wait_and_time_out(comm, reducer, gradient);
     /* destroying is still safe, and does not hang */
     uint64_t start_ms = now_ms();
     tamis_reducer_destroy(reducer);

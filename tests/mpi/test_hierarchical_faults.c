@@ -31,7 +31,7 @@ static void check_gradient(const float *gradient, uint32_t size) {
               "the gradient was not %s", summed ? "cleared" : "left alone");
 }
 
-static void wait_in_vain(tamis_reducer *reducer, uint32_t size, float *gradient) {
+static void wait_and_time_out(tamis_reducer *reducer, uint32_t size, float *gradient) {
     char path[SCRATCH_PATH];
     uint64_t start_ms = now_ms();
     MPI_STATUS(TAMIS_E_TIMEOUT, step_once(reducer, 1, gradient));
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
     if (mpi_rank == mpi_nranks - 1)
         come_late(reducer, gradient);
     else
-        wait_in_vain(reducer, config.ranks_per_node, gradient);
+        wait_and_time_out(reducer, config.ranks_per_node, gradient);
     uint64_t start_ms = now_ms();
     tamis_reducer_destroy(reducer);
     tamis_comm_destroy(comm);

@@ -69,7 +69,7 @@ static void check_plan(tamis_comm *comm) {
     MPI_CHECK(tam_plan_parse(first, (uint32_t)mpi_nranks, 1, &plan), "stages are %s", first);
 }
 
-/* One sleeps, and the others meet. */
+/* One sleeps, and the others wait. */
 static void check_silence(int silent) {
     tamis_comm *comm = mpi_comm(TIMEOUT_MS);
     char name[24];

@@ -94,10 +94,10 @@ int main(int argc, char **argv) {
     mpi_begin(&argc, &argv, MPI_THREAD_MULTIPLE);
     tamis_comm *comm = mpi_comm(test_long_ms());
     uint64_t hash = run(comm, TAMIS_WAITING_AUTO);
-    MPI_CHECK(run(comm, TAMIS_WAITING_NAP) == hash, "napping changes bits");
+    MPI_CHECK(run(comm, TAMIS_WAITING_SLEEP) == hash, "sleeping changes bits");
     MPI_CHECK(run(comm, TAMIS_WAITING_SPIN) == hash, "spinning changes bits");
     check_waiting(comm, TAMIS_WAITING_AUTO);
-    check_waiting(comm, TAMIS_WAITING_NAP);
+    check_waiting(comm, TAMIS_WAITING_SLEEP);
     tamis_comm_destroy(comm);
     return mpi_end();
 }

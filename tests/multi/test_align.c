@@ -112,7 +112,7 @@ static void run_until(test_rank *self) {
         fill(c, self->id, BEFORE + 1, grad);
         c->next[self->id] = tamis_reducer_start(reducer, &step);
         if (c->next[self->id] == TAMIS_OK && tamis_reducer_wait(reducer) != TAMIS_OK)
-            self->where = "after a step in vain";
+            self->where = "after a failed step";
     }
     RANK_OK(self, tamis_reducer_save(reducer, path_of(self->id, path)));
     tamis_reducer_destroy(reducer);
@@ -178,7 +178,7 @@ static uint32_t compare(const align_case *what, uint64_t nth, uint32_t delay_ms)
     run_both(&all);
     for (uint32_t r = 0; r < what->nranks; r++) {
         if (one.step[r] != BEFORE || all.step[r] != BEFORE)
-            fail_msg("[%s] rank %u met the others at step %llu", test_context_text(), r,
+            fail_msg("[%s] rank %u agreed with the others on step %llu", test_context_text(), r,
                      (unsigned long long)one.step[r]);
         if (one.hash[r] != all.hash[r])
             fail_msg("[%s] rank %u goes on with other bits, %u ranks had applied the step",

@@ -134,7 +134,7 @@ static void go_back(test_rank *self) {
     tamis_reducer *r = NULL;
     saved first = {0};
     float sums[N];
-    uint64_t met = 0;
+    uint64_t agreed = 0;
     RANK_OK(self, save_first_step(self, &r, &first));
     memcpy(sums, first.residual, sizeof sums);
     run_bad_step(self, r, sums);
@@ -143,8 +143,8 @@ static void go_back(test_rank *self) {
     else
         RANK_OK(self, load(r, &first));
     free(first.control);
-    RANK_OK(self, tamis_reducer_align(r, &met));
-    RANK_CHECK(self, met == 1, "they met at step %llu", (unsigned long long)met);
+    RANK_OK(self, tamis_reducer_align(r, &agreed));
+    RANK_CHECK(self, agreed == 1, "they agreed on step %llu", (unsigned long long)agreed);
     check_residual(self, r, self->id == 0 ? sums : first.residual);
     check_next_step(self, r);
     tamis_reducer_destroy(r);
@@ -155,13 +155,13 @@ static void refuse_to_go_back(test_rank *self) {
     tamis_reducer *r = NULL;
     saved first = {0};
     float sums[N] = {0};
-    uint64_t met = 0;
+    uint64_t agreed = 0;
     RANK_OK(self, save_first_step(self, &r, &first));
     run_bad_step(self, r, sums);
     if (self->id == 1)
         RANK_OK(self, load(r, &first));
     free(first.control);
-    RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_reducer_align(r, &met));
+    RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_reducer_align(r, &agreed));
     RANK_CHECK(self, strstr(tamis_last_error(), "dropped sums that were not finite"), "it says: %s",
                tamis_last_error());
     tamis_reducer_destroy(r);

@@ -67,7 +67,7 @@ typedef struct measured {
     tam_costs costs[RANKS];
 } measured;
 
-/* Operation 0 is the agreement, 1 a barrier, and so on: at one of them rank 1 sleeps. */
+/* Operation 0 is the handshake, 1 a barrier, and so on: at one of them rank 1 sleeps. */
 static void run_measured(test_rank *self) {
     measured *m = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -75,8 +75,8 @@ static void run_measured(test_rank *self) {
     for (uint32_t n = 0; n < 3 && self->id == 1; n++)
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_DELAY, 30 + 7 * n, 20));
     RANK_OK(self, open_mixed(self->comm, &config, &r));
-    m->dense[self->id] = r->agreement.fields[TAM_FACT_DENSE_BUCKETS];
-    m->index_codecs[self->id] = r->agreement.fields[TAM_FACT_BUCKET_CODECS];
+    m->dense[self->id] = r->handshake.fields[TAM_FACT_DENSE_BUCKETS];
+    m->index_codecs[self->id] = r->handshake.fields[TAM_FACT_BUCKET_CODECS];
     m->costs[self->id] = self->comm->costs;
     for (uint32_t b = 0; b < r->nbuckets; b++)
         RANK_CHECK(self, r->buckets[b].predicted_s > 0.0, "bucket %u has no time", b);

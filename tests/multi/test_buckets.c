@@ -378,8 +378,7 @@ static void listen(test_rank *self) {
         RANK_OK(self, tamis_reducer_start(r, &step));
         RANK_OK(self, tamis_reducer_wait(r));
         RANK_OK(self, tamis_reducer_stats(r, &stats));
-        named |=
-            stats.straggler == 1 && (self->id == 1 ? stats.slack_s == 0.0 : stats.slack_s > 0.01);
+        named |= stats.straggler == 1 && (self->id == 1 ? stats.lag_s == 0.0 : stats.lag_s > 0.01);
     }
     RANK_CHECK(self, h.sound, "an event makes no sense");
     for (uint32_t b = 0; b < SEGMENTS; b++)
@@ -390,8 +389,7 @@ static void listen(test_rank *self) {
                    "bucket %u: phases are missing", b);
     RANK_CHECK(self, h.count[TAMIS_PHASE_APPLY][SEGMENTS] == STEPS, "apply is missing");
     RANK_CHECK(self, h.count[TAMIS_PHASE_WAIT][SEGMENTS] == STEPS, "wait is missing");
-    RANK_CHECK(self, named, "rank %u is said to be last, slack %g s", stats.straggler,
-               stats.slack_s);
+    RANK_CHECK(self, named, "rank %u is said to be last, lag %g s", stats.straggler, stats.lag_s);
     tamis_reducer_destroy(r);
 }
 

@@ -259,7 +259,7 @@ static void test_states_do_not_depend_on_how_things_travel(void **state) {
     assert_int_equal(c.bytes[0], c.bytes[1]);
     for (int i = 0; i < 2; i++) { /* a figure, and the checksum over it */
         tam_state_header *h = (tam_state_header *)(void *)c.control[i];
-        tam_place *now = (tam_place *)(void *)(h + 1);
+        tam_run_position *now = (tam_run_position *)(void *)(h + 1);
         now->wire_bytes_total = h->parts_hash = h->header_hash = 0;
     }
     assert_memory_equal(c.control[0], c.control[1], c.bytes[0]);

@@ -266,7 +266,7 @@ typedef struct bad_case {
 } bad_case;
 
 /* One entry of one rank is not a number. */
-static void meet_bad(test_rank *self) {
+static void step_on_bad(test_rank *self) {
     const bad_case *b = self->shared;
     tamis_reducer *r = NULL;
     tamis_stats stats = TAMIS_STATS_INIT;
@@ -312,7 +312,7 @@ static void test_a_bad_entry_counts_once_whatever_the_form(void **state) {
                       .policy = (tamis_nonfinite)(i / 18)};
         test_context("%s%s, type %d, %s, policy %d", b.form.scheme, b.early ? ", early" : "",
                      (int)b.form.type, b.form.apart ? "by segment" : "whole", (int)b.policy);
-        ranks_run(RANKS, 0, meet_bad, &b);
+        ranks_run(RANKS, 0, step_on_bad, &b);
     }
 }
 

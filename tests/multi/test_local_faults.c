@@ -74,7 +74,7 @@ static void run_fault(test_rank *self) {
     f->state[id] = malloc(f->bytes[id]);
     f->control[id] = malloc(f->control_bytes[id]);
     RANK_OK(self, tamis_local_save(u.local, f->state[id], f->bytes[id]));
-    if (tamis_comm_status(self->comm) != TAMIS_OK) { /* the save waited in vain */
+    if (tamis_comm_status(self->comm) != TAMIS_OK) { /* the save timed out */
         f->failed = true;
         RANK_OK(self, tamis_comm_abort(self->comm));
     }

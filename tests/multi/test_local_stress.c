@@ -78,7 +78,7 @@ static void run_stress(test_rank *self) {
     }
 }
 
-static void test_many_steps_of_dawdling_ranks(void **state) {
+static void test_many_steps_of_slow_ranks(void **state) {
     stress_case *all = calloc(1, sizeof *all);
     (void)state;
     assert_non_null(all);
@@ -128,7 +128,7 @@ static void test_two_reducers_may_be_under_way_at_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_steps_of_dawdling_ranks),
+        cmocka_unit_test(test_many_steps_of_slow_ranks),
         cmocka_unit_test(test_two_reducers_may_be_under_way_at_once),
     };
     return cmocka_run_group_tests_name("local stress", tests, NULL, NULL);

@@ -488,7 +488,7 @@ static void silence_is_survived_wherever_it_begins(void **state) {
 }
 
 /* One rank dies; of those that are left one has not applied the last step, the others have. */
-static void ranks_that_are_a_step_apart_meet(void **state) {
+static void ranks_that_are_a_step_apart_agree(void **state) {
     static const move_case cases[] = {
         {.scheme = "tamis", .nranks = 4},
         {.scheme = "tamis", .nranks = 4, .bucket_length = 200},
@@ -529,7 +529,7 @@ int main(void) {
         cmocka_unit_test(whoever_dies_the_others_go_on),
         cmocka_unit_test(every_scheme_goes_on),
         cmocka_unit_test(silence_is_survived_wherever_it_begins),
-        cmocka_unit_test(ranks_that_are_a_step_apart_meet),
+        cmocka_unit_test(ranks_that_are_a_step_apart_agree),
         cmocka_unit_test(they_die_one_after_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -418,7 +418,7 @@ static void far_apart(test_rank *self) {
     tamis_comm_destroy(smaller);
 }
 
-static void ranks_too_far_apart_do_not_meet(void **state) {
+static void ranks_too_far_apart_do_not_agree(void **state) {
     (void)state;
     ranks_run(2, 0, far_apart, NULL);
 }
@@ -490,7 +490,7 @@ int main(void) {
         cmocka_unit_test(a_move_that_failed_on_some_ranks_is_made_again),
         cmocka_unit_test(planned_buckets_stay),
         cmocka_unit_test(mistakes_are_told_to_all_and_harm_nothing),
-        cmocka_unit_test(ranks_too_far_apart_do_not_meet),
+        cmocka_unit_test(ranks_too_far_apart_do_not_agree),
         cmocka_unit_test(reducers_of_two_communicators_are_told_apart),
         cmocka_unit_test(memory_may_be_short),
     };

@@ -165,7 +165,7 @@ static void test_what_all_ranks_dropped_is_counted_once(void **state) {
 }
 
 int main(void) {
-    setenv("TAMIS_PLAN", "2x2x2", 1); /* of five ranks, of which three play two places */
+    setenv("TAMIS_PLAN", "2x2x2", 1); /* of five ranks, of which three have two virtual ranks */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_status_of_no_network_is_a_failure_of_the_transport),
         cmocka_unit_test(test_a_ticket_that_there_is_not_is_refused),

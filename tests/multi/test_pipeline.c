@@ -36,7 +36,7 @@ static tamis_pipeline_config usual_config(const test_rank *self) {
     return config;
 }
 
-/* -- agreement -------------------------------------------------------------------------------- */
+/* -- handshake -------------------------------------------------------------------------------- */
 
 struct difference {
     const char *words;         /* the message must hold one of these, separated by '|' */

@@ -151,7 +151,7 @@ typedef struct late {
 } late;
 
 /* The accumulate pass of one bucket takes longer than the other thread waits. */
-static void dawdle(void *context, const tamis_phase_event *event) {
+static void delay_pass(void *context, const tamis_phase_event *event) {
     late *l = context;
     if (event->phase != TAMIS_PHASE_ACCUMULATE || event->bucket != l->bucket)
         return;
@@ -172,7 +172,7 @@ static void come_late(test_rank *self) {
     tamis_reducer_config config = data_even_config(LENGTH);
     float grad[N];
     pthread_t thread;
-    config.on_phase = dawdle;
+    config.on_phase = delay_pass;
     config.on_phase_context = &l;
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &l.reducer));
     l.step = data_step(grad);
@@ -236,7 +236,7 @@ static void load_and_go(test_rank *self) {
     RANK_OK(self, tamis_reducer_load(r, path));
     run_step(self, r, 3);
     RANK_OK(self, tamis_reducer_stats(r, &stats));
-    RANK_CHECK(self, stats.straggler == UINT32_MAX && stats.slack_s == 0.0,
+    RANK_CHECK(self, stats.straggler == UINT32_MAX && stats.lag_s == 0.0,
                "rank %u is said to be last", stats.straggler);
     tamis_reducer_destroy(r);
 

@@ -301,7 +301,7 @@ static void test_a_bound_that_is_not_reached_changes_nothing(void **state) {
 
 /* -- between steps ---------------------------------------------------------------------------- */
 
-/* Step 2 has two micro-batches before it; in step 4 rank 0 meets NaN, and all ranks skip. After
+/* Step 2 has two micro-batches before it; in step 4 rank 0 finds NaN, and all ranks skip. After
  * step 5 another reducer goes on. */
 static void run_life(test_rank *self) {
     const bound_case *c = self->shared;

@@ -184,7 +184,7 @@ static void run_bad(test_rank *self) {
     tamis_reducer_destroy(reducer);
 }
 
-static void test_numbers_that_are_not_finite_are_met_as_elsewhere(void **state) {
+static void test_numbers_that_are_not_finite_are_found_as_elsewhere(void **state) {
     static const char *const schemes[] = {"tamis", "topk", "dense"};
     static const float bad[][2] = {{NAN, 3}, {INFINITY, 3}, {FLT_MAX, FLT_MAX}};
     (void)state;
@@ -382,7 +382,7 @@ int main(void) {
         cmocka_unit_test(test_ranks_that_differ_in_rows_are_told_so),
         cmocka_unit_test(test_more_buckets_than_there_can_be_are_refused),
         cmocka_unit_test(test_a_layout_may_have_rows_alone),
-        cmocka_unit_test(test_numbers_that_are_not_finite_are_met_as_elsewhere),
+        cmocka_unit_test(test_numbers_that_are_not_finite_are_found_as_elsewhere),
         cmocka_unit_test(test_damage_to_lists_of_rows_is_refused),
         cmocka_unit_test(test_damage_to_values_of_rows_is_noticed_in_the_next_step),
         cmocka_unit_test(test_micro_batches_of_rows_add_up_also_through_a_state),

@@ -103,14 +103,14 @@ static void go_on(test_rank *self) {
     if (!c->first)
         notice(self);
     test_deadline(self->comm, patience_ms(c));
-    RANK_OK(self, tamis_comm_set_waiting(self->comm, TAMIS_WAITING_NAP));
+    RANK_OK(self, tamis_comm_set_waiting(self->comm, TAMIS_WAITING_SLEEP));
     uint64_t begin_ms = now_ms();
     RANK_OK(self, shrink(self->comm, c->left, c->listed, &smaller));
     uint64_t took_ms = now_ms() - begin_ms;
     RANK_CHECK(self, took_ms <= at_most_ms(c), "took %llu ms", (unsigned long long)took_ms);
     RANK_CHECK(self, tamis_comm_status(self->comm) != TAMIS_OK, "the old one is not lost");
     RANK_CHECK(self, smaller->timeout_ns == self->comm->timeout_ns, "another timeout");
-    RANK_CHECK(self, atomic_load(&smaller->waiting) == TAMIS_WAITING_NAP, "it waits otherwise");
+    RANK_CHECK(self, atomic_load(&smaller->waiting) == TAMIS_WAITING_SLEEP, "it waits otherwise");
     test_deadline(smaller, test_long_ms());
     check_smaller(self, smaller, c->left, self->id);
     tamis_comm_destroy(smaller);
@@ -333,9 +333,9 @@ static void wake(test_rank *self) {
         return;
     }
     sleep_ms(50);
-    RANK_OK(self, tamis_comm_set_waiting(self->comm, TAMIS_WAITING_NAP));
+    RANK_OK(self, tamis_comm_set_waiting(self->comm, TAMIS_WAITING_SLEEP));
     RANK_OK(self, shrink(self->comm, 0x1, true, &smaller));
-    RANK_CHECK(self, atomic_load(&smaller->waiting) == TAMIS_WAITING_NAP, "it waits otherwise");
+    RANK_CHECK(self, atomic_load(&smaller->waiting) == TAMIS_WAITING_SLEEP, "it waits otherwise");
     RANK_CHECK(self, tamis_comm_status(self->comm) == TAMIS_E_ABORTED, "not lost");
     tamis_comm_destroy(smaller);
 }
@@ -352,7 +352,7 @@ static void wrong_arguments_have_no_effect(void **state) {
 typedef enum wrong {
     NO_LIST,
     NO_CALLBACKS,
-    OTHER_PLACE,
+    OTHER_RANK,
     OTHER_COUNT,
     OTHER_LIST,
     CROSSED,
@@ -372,11 +372,11 @@ static void call_over_callback(test_rank *self) {
     tamis_shrink how = TAMIS_SHRINK_INIT;
     if (self->id == 1)
         return;
-    uint32_t place = self->id / 2;
-    tamis_callbacks callbacks = gather_callbacks(n->board, w == CROSSED ? 1 - place : place);
-    callbacks.rank = w == OTHER_PLACE ? 1 - place : place;
+    uint32_t new_rank = self->id / 2;
+    tamis_callbacks callbacks = gather_callbacks(n->board, w == CROSSED ? 1 - new_rank : new_rank);
+    callbacks.rank = w == OTHER_RANK ? 1 - new_rank : new_rank;
     callbacks.nranks = w == OTHER_COUNT ? 3 : 2;
-    how.ranks = w == NO_LIST ? NULL : w == OTHER_LIST && place == 1 ? other : both;
+    how.ranks = w == NO_LIST ? NULL : w == OTHER_LIST && new_rank == 1 ? other : both;
     how.nranks = w == NO_LIST ? 0 : 2;
     how.callbacks = w == NO_CALLBACKS ? NULL : &callbacks;
     RANK_STATUS(self, w < OTHER_LIST ? TAMIS_E_ARGUMENT : TAMIS_E_MISMATCH,

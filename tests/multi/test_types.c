@@ -182,7 +182,7 @@ static void check_bad(bad_case c) {
     }
 }
 
-static void test_bad_entries_are_met_in_every_type(void **state) {
+static void test_bad_entries_are_found_in_every_type(void **state) {
     static const char *const schemes[] = {"tamis", "topk", "dense"};
     (void)state;
     for (size_t s = 0; s < sizeof schemes / sizeof schemes[0]; s++)
@@ -263,7 +263,7 @@ int main(void) {
         cmocka_unit_test(test_presets_step_as_with_wide_gradients),
         cmocka_unit_test(test_mass_is_conserved_where_nothing_is_rounded),
         cmocka_unit_test(test_dense_sums_more_than_a_piece),
-        cmocka_unit_test(test_bad_entries_are_met_in_every_type),
+        cmocka_unit_test(test_bad_entries_are_found_in_every_type),
         cmocka_unit_test(test_a_result_that_exceeds_its_type_is_infinite),
         cmocka_unit_test(test_types_and_their_alignment_are_checked),
         cmocka_unit_test(test_ranks_with_different_types_are_told_so),

@@ -173,7 +173,7 @@ static void test_finite_values_stay_finite_and_what_exceeds_is_kept(void **state
             assert_true(c.residual[r][i] == (r == OWNER ? (most + little) - most : 0.0f));
 }
 
-static void test_sums_that_are_not_finite_are_met_as_with_32_bits(void **state) {
+static void test_sums_that_are_not_finite_are_found_as_with_32_bits(void **state) {
     static const char *const schemes[] = {"topk", "all+global+exact+pairs"};
     const float large = tam_float(0x7f7fffff);
     (void)state;
@@ -241,7 +241,7 @@ int main(void) {
         cmocka_unit_test(test_what_rounding_a_sum_takes_is_kept_by_its_owner),
         cmocka_unit_test(test_what_rounding_a_value_takes_is_kept_by_its_sender),
         cmocka_unit_test(test_finite_values_stay_finite_and_what_exceeds_is_kept),
-        cmocka_unit_test(test_sums_that_are_not_finite_are_met_as_with_32_bits),
+        cmocka_unit_test(test_sums_that_are_not_finite_are_found_as_with_32_bits),
         cmocka_unit_test(test_no_residual_becomes_infinite),
     };
     return cmocka_run_group_tests_name("values", tests, NULL, NULL);

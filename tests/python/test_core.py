@@ -356,8 +356,8 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path):
             assert np.array_equal(a, b)
 
 
-def test_states_that_are_a_step_apart_meet():
-    comms, met = Comm.local(2, 20000), [None, None]
+def test_states_that_are_a_step_apart_agree():
+    comms, agreed = Comm.local(2, 20000), [None, None]
 
     def work(rank):
         reducer = Reducer(comms[rank], Layout(SEGMENTS), density=0.05)
@@ -368,14 +368,14 @@ def test_states_that_are_a_step_apart_meet():
             reducer.residual(residual)
             states.append((reducer.control(), residual))
         reducer.restore(*states[2 - rank])  # rank 1 has not applied the last one
-        met[rank] = reducer.align()
+        agreed[rank] = reducer.align()
         steps(reducer, 1, first=3)
         reducer.restore(*states[2 * rank])
         assert "more than one apart" in str(refused(reducer.align))
         reducer.close()
 
     ranks(2, work)
-    assert met == [2, 2]
+    assert agreed == [2, 2]
 
 
 def test_one_part_of_the_state_leaves_the_other():

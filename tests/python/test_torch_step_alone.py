@@ -165,7 +165,7 @@ def test_factors_follow_the_density_and_the_momentum():
         assert found.any() and torch.allclose(found, want, rtol=1e-4)
 
 
-def test_the_table_of_matches_is_met_and_goes_on_between():
+def test_the_table_of_matches_is_found_and_goes_on_between():
     for density, match in _kinds._MATCHES:
         assert _kinds.match_at(density) == pytest.approx(match)
     assert _kinds.match_at(1e-4) == 3.0

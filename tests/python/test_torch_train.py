@@ -137,7 +137,7 @@ def case_resumed_run(folder):
 
 
 def case_aligned_run(folder):
-    """Rank 0 has made a step that rank 1 has not: they meet at the step before, and go on."""
+    """Rank 0 has made a step that rank 1 has not: they agree on the step before, and go on."""
     net, optimizer, state, saved = resume(folder)
     state.load_state_dict(saved)
     train(net, optimizer, range(6, 7))
@@ -148,11 +148,11 @@ def case_aligned_run(folder):
         net, optimizer, state, _ = resume(folder)
         state.load_state_dict(ahead if dist.get_rank() == 0 else saved)
         steps += [state.steps, state.align()]
-        met = state.state_dict()
+        agreed = state.state_dict()
         train(net, optimizer, range(6, 12))
         ends.append((bits(net), state.residual_norm()))
         state.close()
-        ahead = saved = met  # which now need no align
+        ahead = saved = agreed  # which now need no align
     return steps, ends
 
 

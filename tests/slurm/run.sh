@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OUT=${OUT:-$work/out} PROGRAM=$train TREE=$tree LOGS=$work/logs
 
-# Ranks of all nodes share processors and /dev/shm, where Open MPI's own names would meet.
+# Ranks of all nodes share processors and /dev/shm, where Open MPI's own names would collide.
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl=self,tcp
 
 await() { # seconds, command...

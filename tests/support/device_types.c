@@ -32,7 +32,7 @@ typedef struct gradient {
     void *grads[GROUPS];
 } gradient;
 
-static size_t place_of(const gradient *g, uint32_t segment) {
+static size_t offset_of(const gradient *g, uint32_t segment) {
     size_t apart = g->by_segment ? APART * segment : 0;
     return (g->shift + g->w->begins[segment] + apart) * tam_type_bytes(g->type);
 }
@@ -46,8 +46,8 @@ static void gradient_open(gradient *g, const float *values) {
     memset(g->image, FILLER, g->bytes);
     for (uint32_t s = 0; s < GROUPS; s++) {
         tam_narrow(values + g->w->begins[s], g->w->groups[s].length, g->type,
-                   g->image + place_of(g, s));
-        g->grads[s] = g->memory + place_of(g, s);
+                   g->image + offset_of(g, s));
+        g->grads[s] = g->memory + offset_of(g, s);
     }
     assert_int_equal(row->write(g->w->device, g->image, g->bytes, g->memory), TAMIS_OK);
 }
@@ -59,7 +59,7 @@ static void gradient_look(gradient *g, float *values) {
     assert_int_equal(row->read(g->w->device, g->memory, g->bytes, g->image), TAMIS_OK);
     for (uint32_t s = 0; s < GROUPS; s++) {
         uint32_t length = g->w->groups[s].length;
-        for (; at < place_of(g, s); at++)
+        for (; at < offset_of(g, s); at++)
             assert_int_equal(g->image[at], FILLER);
         tam_widen(g->type, g->image + at, length, values + g->w->begins[s]);
         at += length * tam_type_bytes(g->type);

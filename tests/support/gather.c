@@ -14,13 +14,13 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-typedef struct seat {
+typedef struct endpoint {
     gather *board;
     uint32_t rank;
     uint64_t op;
     const void *send;
     size_t bytes;
-} seat;
+} endpoint;
 
 struct gather {
     pthread_mutex_t lock;
@@ -30,7 +30,7 @@ struct gather {
     bool broken;
     gather_hook hook;
     void *context;
-    seat seats[RANKS_MOST];
+    endpoint endpoints[RANKS_MOST];
 };
 
 gather *gather_create(uint32_t nranks, uint32_t limit_ms, gather_hook hook, void *context) {
@@ -44,7 +44,7 @@ gather *gather_create(uint32_t nranks, uint32_t limit_ms, gather_hook hook, void
     board->hook = hook;
     board->context = context;
     for (uint32_t r = 0; r < nranks; r++)
-        board->seats[r] = (seat){.board = board, .rank = r};
+        board->endpoints[r] = (endpoint){.board = board, .rank = r};
     return board;
 }
 
@@ -70,7 +70,7 @@ static struct timespec limit_from_now(uint32_t ms) {
     return t;
 }
 
-static tamis_status meet(gather *board) {
+static tamis_status rendezvous(gather *board) {
     struct timespec limit = limit_from_now(board->limit_ms);
     int late = 0;
     pthread_mutex_lock(&board->lock);
@@ -89,20 +89,20 @@ static tamis_status meet(gather *board) {
 }
 
 static tamis_status allgather(void *context, const void *send, void *recv, size_t bytes) {
-    seat *self = context;
+    endpoint *self = context;
     gather *board = self->board;
     tamis_status status;
     self->send = send;
     self->bytes = bytes;
-    if ((status = meet(board)) != TAMIS_OK)
+    if ((status = rendezvous(board)) != TAMIS_OK)
         return status;
     bool alike = true;
     for (uint32_t r = 0; r < board->nranks; r++) {
-        alike &= board->seats[r].bytes == bytes;
+        alike &= board->endpoints[r].bytes == bytes;
         if (alike)
-            memcpy((char *)recv + r * bytes, board->seats[r].send, bytes);
+            memcpy((char *)recv + r * bytes, board->endpoints[r].send, bytes);
     }
-    if ((status = meet(board)) != TAMIS_OK)
+    if ((status = rendezvous(board)) != TAMIS_OK)
         return status;
     if (!alike)
         return TAMIS_E_TRANSPORT;
@@ -116,7 +116,7 @@ tamis_callbacks gather_callbacks(gather *board, uint32_t rank) {
     callbacks.rank = rank;
     callbacks.nranks = board->nranks;
     callbacks.allgather = allgather;
-    callbacks.context = &board->seats[rank];
+    callbacks.context = &board->endpoints[rank];
     return callbacks;
 }
 

@@ -64,8 +64,8 @@ static void fill_totals(tamis_energy_totals *totals) {
                              810000000,
                              1u << TAMIS_ENERGY_BACKWARD | 1u << TAMIS_ENERGY_FORWARD,
                              TAMIS_ENERGY_REGRESSED};
-    totals->shares[TAMIS_PHASE_ARRIVE] = (tamis_energy_share){
-        0.7, 200000000, 190000000, 210000000, 1u << TAMIS_PHASE_ARRIVE, TAMIS_ENERGY_REGRESSED};
+    totals->shares[TAMIS_PHASE_SKEW] = (tamis_energy_share){
+        0.7, 200000000, 190000000, 210000000, 1u << TAMIS_PHASE_SKEW, TAMIS_ENERGY_REGRESSED};
     totals->shares[TAMIS_PHASE_CUT] =
         (tamis_energy_share){0.1, 50000000, 50000000, 50000000, 0, TAMIS_ENERGY_TIME_SHARE};
     totals->shares[TAMIS_PHASE_APPLY].seconds = 0.001;
@@ -204,7 +204,7 @@ static void write_known(tam_energy_log *log) {
         window.name = seq == 2 ? "a,\"name\"\n" : "window";
         window.overlaps = seq == 3;
         window.period.totals.unattributed_uj -= seq == 1 ? 70000000 : 0; /* less than nothing */
-        window.period.totals.shares[TAMIS_PHASE_ARRIVE].uj += seq == 1 ? 70000000 : 0;
+        window.period.totals.shares[TAMIS_PHASE_SKEW].uj += seq == 1 ? 70000000 : 0;
         record_write(log, &window);
     }
     write_summary(log, &window);

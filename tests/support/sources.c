@@ -18,10 +18,10 @@ void source_close(opened *o) {
     tam_energy_close(o);
 }
 
-static const tam_energy_place *find(const opened *o, const char *id) {
+static const tam_energy_sensor *find(const opened *o, const char *id) {
     for (uint32_t i = 0; i < o->n; i++) {
-        if (strcmp(o->places[i].id, id) == 0)
-            return &o->places[i];
+        if (strcmp(o->sensors[i].id, id) == 0)
+            return &o->sensors[i];
     }
     return NULL;
 }
@@ -30,7 +30,7 @@ bool source_has(const opened *o, const char *id) {
     return find(o, id) != NULL;
 }
 
-tam_energy_place source_place(const opened *o, const char *id) {
+tam_energy_sensor source_sensor(const opened *o, const char *id) {
     if (!source_has(o, id))
         fail_msg("there is no domain %s", id);
     return *find(o, id);
@@ -38,16 +38,16 @@ tam_energy_place source_place(const opened *o, const char *id) {
 
 tam_energy_reading source_read(const opened *o, const char *id) {
     tam_energy_reading reading;
-    tam_energy_place place = source_place(o, id);
-    tam_energy_read(o, &place, &reading);
+    tam_energy_sensor sensor = source_sensor(o, id);
+    tam_energy_read(o, &sensor, &reading);
     return reading;
 }
 
 /* In a child, through a pipe. The way to the folder may be closed to him, so he is put there
  * before; an assertion that fails in the child ends with its alarm. */
-tam_energy_place source_place_unprivileged(const tam_energy_source *source, const char *root,
-                                           const char *id) {
-    tam_energy_place place = {0};
+tam_energy_sensor source_sensor_unprivileged(const tam_energy_source *source, const char *root,
+                                             const char *id) {
+    tam_energy_sensor sensor = {0};
     int ends[2], status;
     assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
@@ -59,16 +59,16 @@ tam_energy_place source_place_unprivileged(const tam_energy_source *source, cons
         if (getuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
             _exit(1);
         opened o = source_open(source, &(tamis_energy_config){.sysfs_root = "."});
-        place = source_place(&o, id);
+        sensor = source_sensor(&o, id);
         source_close(&o);
-        _exit(write(ends[1], &place, sizeof place) != sizeof place);
+        _exit(write(ends[1], &sensor, sizeof sensor) != sizeof sensor);
     }
     close(ends[1]);
-    assert_int_equal(read(ends[0], &place, sizeof place), sizeof place);
+    assert_int_equal(read(ends[0], &sensor, sizeof sensor), sizeof sensor);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
     close(ends[0]);
-    return place;
+    return sensor;
 }
 
 static void expect(const char *id, tamis_energy_status expected, const char *words,
@@ -79,10 +79,10 @@ static void expect(const char *id, tamis_energy_status expected, const char *wor
                  words);
 }
 
-void source_expect_place(const opened *o, const char *id, tamis_energy_status status,
-                         const char *words) {
-    tam_energy_place place = source_place(o, id);
-    expect(id, status, words, place.status, place.reason);
+void source_expect_sensor(const opened *o, const char *id, tamis_energy_status status,
+                          const char *words) {
+    tam_energy_sensor sensor = source_sensor(o, id);
+    expect(id, status, words, sensor.status, sensor.reason);
 }
 
 void source_expect_read(const opened *o, const char *id, tamis_energy_status status,

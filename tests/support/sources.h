@@ -15,19 +15,19 @@ void source_close(opened *o);
 bool source_has(const opened *o, const char *id);
 
 /** These fail the test if there is no such domain. */
-tam_energy_place source_place(const opened *o, const char *id);
+tam_energy_sensor source_sensor(const opened *o, const char *id);
 tam_energy_reading source_read(const opened *o, const char *id);
 
 /**
- * The place as somebody without rights sees it, from within the folder `root`: DENIED cannot be
+ * The sensor as somebody without rights sees it, from within the folder `root`: DENIED cannot be
  * provoked otherwise where the test runs as root. A file of mode 0400 is then closed, else of 0.
  */
-tam_energy_place source_place_unprivileged(const tam_energy_source *source, const char *root,
-                                           const char *id);
+tam_energy_sensor source_sensor_unprivileged(const tam_energy_source *source, const char *root,
+                                             const char *id);
 
-/** Expect this status of the place, or a reading, with these words in its message; "": none. */
-void source_expect_place(const opened *o, const char *id, tamis_energy_status status,
-                         const char *words);
+/** Expect this status of the sensor, or a reading, with these words in its message; "": none. */
+void source_expect_sensor(const opened *o, const char *id, tamis_energy_status status,
+                          const char *words);
 void source_expect_read(const opened *o, const char *id, tamis_energy_status status,
                         const char *words);
 

@@ -70,46 +70,46 @@ typedef struct trial_gradient {
     void *narrow;  /* flat as 16 bits; NULL: as floats, or in pieces */
     void **pieces; /* NULL: flat */
     const shared_trial *shared;
-    const trial_place *place;
+    const trial_backend *backend;
 } trial_gradient;
 
 /* Where a rank is; NULL: on the CPU. */
-static const trial_place *place_of(const trial *what, uint32_t rank) {
-    return what->place && (!what->place->odd || rank % 2 == 1) ? what->place : NULL;
+static const trial_backend *backend_of(const trial *what, uint32_t rank) {
+    return what->backend && (!what->backend->odd || rank % 2 == 1) ? what->backend : NULL;
 }
 
-static void *take(const trial_place *place, size_t bytes) {
-    return place ? place->alloc(bytes) : calloc(bytes, 1);
+static void *take(const trial_backend *backend, size_t bytes) {
+    return backend ? backend->alloc(bytes) : calloc(bytes, 1);
 }
 
-static void give_back(const trial_place *place, void *memory) {
-    if (place)
-        place->release(memory);
+static void give_back(const trial_backend *backend, void *memory) {
+    if (backend)
+        backend->release(memory);
     else
         free(memory);
 }
 
 static void gradient_close(trial_gradient *g) {
     for (size_t s = 0; g->pieces && s < g->shared->nsegments; s++)
-        give_back(g->place, g->pieces[s]);
+        give_back(g->backend, g->pieces[s]);
     free(g->pieces);
-    give_back(g->place, g->narrow);
-    give_back(g->place, g->flat);
+    give_back(g->backend, g->narrow);
+    give_back(g->backend, g->flat);
 }
 
 static bool gradient_open(const shared_trial *shared, uint32_t rank, trial_gradient *out) {
-    const trial_place *place = place_of(shared->trial, rank);
-    *out = (trial_gradient){.shared = shared, .place = place};
-    out->flat = take(place, shared->trial->n * sizeof(float));
+    const trial_backend *backend = backend_of(shared->trial, rank);
+    *out = (trial_gradient){.shared = shared, .backend = backend};
+    out->flat = take(backend, shared->trial->n * sizeof(float));
     if (shared->trial->type != TAMIS_DTYPE_FLOAT32 &&
-        !(out->narrow = take(place, shared->trial->n * sizeof(uint16_t))))
+        !(out->narrow = take(backend, shared->trial->n * sizeof(uint16_t))))
         return false;
     if (!out->flat || !shared->trial->by_segment)
         return out->flat != NULL;
     out->pieces = calloc(shared->nsegments, sizeof(void *));
     size_t bytes = tam_type_bytes(shared->trial->type);
     for (size_t s = 0; out->pieces && s < shared->nsegments; s++)
-        if (!(out->pieces[s] = take(place, shared->segments[s].length * bytes)))
+        if (!(out->pieces[s] = take(backend, shared->segments[s].length * bytes)))
             return false;
     return out->pieces != NULL;
 }
@@ -229,7 +229,7 @@ static void run_step(test_rank *self, tamis_reducer *reducer, uint32_t number, t
 
 static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_reducer **out) {
     const shared_trial *shared = self->shared;
-    const trial_place *place = place_of(shared->trial, self->id);
+    const trial_backend *backend = backend_of(shared->trial, self->id);
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = shared->trial->scheme;
     config.density = shared->trial->density;
@@ -251,7 +251,7 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.link_latency_us = shared->trial->latency_us;
     config.link_gbit = shared->trial->gbit;
     config.ranks_per_node = shared->trial->ranks_per_node;
-    config.device = place ? place->device : TAMIS_DEVICE_CPU;
+    config.device = backend ? backend->device : TAMIS_DEVICE_CPU;
     self->where = "tamis_reducer_create";
     tamis_layout *layout = data_layout(shared->trial->n);
     tamis_status status = tamis_reducer_create(comm, layout, &config, out);
@@ -278,9 +278,10 @@ static void run_steps(test_rank *self, tamis_comm *comm) {
 }
 
 static void run_rank_trial(test_rank *self) {
-    const trial_place *place = place_of(((const shared_trial *)self->shared)->trial, self->id);
+    const trial_backend *backend =
+        backend_of(((const shared_trial *)self->shared)->trial, self->id);
     self->where = "connect";
-    tamis_comm *comm = place ? place->connect(self->id, self->comm) : self->comm;
+    tamis_comm *comm = backend ? backend->connect(self->id, self->comm) : self->comm;
     RANK_CHECK(self, comm, "no communicator: %s", tamis_last_error());
     run_steps(self, comm);
     if (self->failure[0] && comm != self->comm)
@@ -320,8 +321,8 @@ bool trial_run(const trial *what, trial_record *out) {
     test_context(
         "%s%s%s P=%u n=%zu density=%g %s%s%s%s threads=%u buckets of %llu, disorder %u, "
         "indices %d, value codec %d, %u ranks per node",
-        what->place ? what->place->name : "", what->place ? ": " : "", what->scheme, what->nranks,
-        what->n, what->density, what->real ? "real" : data_name(what->pattern),
+        what->backend ? what->backend->name : "", what->backend ? ": " : "", what->scheme,
+        what->nranks, what->n, what->density, what->real ? "real" : data_name(what->pattern),
         what->by_segment ? " by segment" : "", what->output == TAMIS_OUTPUT_SPARSE ? " sparse" : "",
         what->op == TAMIS_OP_MEAN ? " mean" : "", what->threads,
         (unsigned long long)what->bucket_length, what->disorder, (int)what->index_codec,

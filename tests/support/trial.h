@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 /** Where a trial runs when it is not the CPU over local communicators. */
-typedef struct trial_place {
+typedef struct trial_backend {
     const char *name;
     tamis_device device;
     /* Zeroed memory for a gradient, which the test can read directly between steps. */
@@ -20,7 +20,7 @@ typedef struct trial_place {
      * which the trial destroys, or `local` itself. NULL: tamis_last_error says why. */
     tamis_comm *(*connect)(uint32_t rank, tamis_comm *local);
     bool odd; /* only ranks of an odd number are there; the others on the CPU */
-} trial_place;
+} trial_backend;
 
 typedef struct trial {
     const char *scheme;
@@ -42,7 +42,7 @@ typedef struct trial {
     tamis_worker worker;
     uint32_t disorder; /* 0: start marks all segments; else a seed: ready marks them one by one, in
                           a new order on every rank in every step, and start perhaps the rest */
-    const trial_place *place; /* NULL: host memory, local communicators */
+    const trial_backend *backend; /* NULL: host memory, local communicators */
     tamis_index_codec index_codec;
     tamis_value_codec value_codec, sum_codec;
     const tamis_update *update; /* NULL: gradients */

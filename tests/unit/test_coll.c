@@ -23,19 +23,20 @@ static float value_of(uint32_t rank, size_t i) {
     return ldexpf((float)(int32_t)(h & 0xffffff) - 8388607.5f, (int)(h >> 60) - 30);
 }
 
-/* The sum over `count` places from `place` on; places without ranks are skipped. */
-static bool tree(uint32_t nranks, uint32_t nplaces, uint32_t place, uint32_t count, size_t i,
+/* The sum over `count` virtual ranks from `vrank` on; virtual ranks without real ones are
+ * skipped. */
+static bool tree(uint32_t nranks, uint32_t nvranks, uint32_t vrank, uint32_t count, size_t i,
                  float *out) {
     if (count == 1) {
-        uint32_t own = 2 * nranks - nplaces;
-        if (place >= own && place % 2 == 1)
+        uint32_t own = 2 * nranks - nvranks;
+        if (vrank >= own && vrank % 2 == 1)
             return false;
-        *out = value_of(place < own ? place : (place + own) / 2, i);
+        *out = value_of(vrank < own ? vrank : (vrank + own) / 2, i);
         return true;
     }
     float right;
-    bool has_left = tree(nranks, nplaces, place, count / 2, i, out);
-    bool has_right = tree(nranks, nplaces, place + count / 2, count / 2, i, &right);
+    bool has_left = tree(nranks, nvranks, vrank, count / 2, i, out);
+    bool has_right = tree(nranks, nvranks, vrank + count / 2, count / 2, i, &right);
     if (has_right)
         *out = has_left ? *out + right : right;
     return has_left || has_right;
@@ -55,7 +56,7 @@ static void sums_have_the_bits_of_the_tree(const tam_plan *plan, size_t count, s
     assert_int_equal(run(&j), TAMIS_OK);
     for (size_t i = 0; i < count; i++) {
         float sum;
-        tree(n, plan->nplaces, 0, plan->nplaces, i, &sum);
+        tree(n, plan->nvranks, 0, plan->nvranks, i, &sum);
         for (uint32_t r = 0; r < n; r++) {
             if (memcmp(&values[r * count + i], &sum, sizeof sum) != 0)
                 fail_msg("P %u, %u stages: rank %u, element %zu: %a, not %a", n, plan->nstages, r,
@@ -181,7 +182,7 @@ static void tagged_sums_in_turn(const tam_plan *plan, size_t chunk, size_t least
             assert_int_equal(j.colls[r].counter, counters);
         for (size_t i = 0; i < count; i++) {
             float sum;
-            tree(n, plan->nplaces, 0, plan->nplaces, i, &sum);
+            tree(n, plan->nvranks, 0, plan->nvranks, i, &sum);
             for (uint32_t r = 0; r < n; r++)
                 assert_memory_equal(&values[r * count + i], &sum, sizeof sum);
         }
@@ -201,8 +202,8 @@ static void tagged_sums_at_the_border(void **state) {
             tam_plan plan = tam_plan_make(p, 1, radix);
             if (plan.nstages < 2)
                 continue;
-            plan.fused_bytes = CHUNK / 4 / (plan.nplaces == p ? 1 : 2);
-            uint32_t stride = plan.nplaces / plan.radix[plan.nstages - 1];
+            plan.fused_bytes = CHUNK / 4 / (plan.nvranks == p ? 1 : 2);
+            uint32_t stride = plan.nvranks / plan.radix[plan.nstages - 1];
             size_t border = ((plan.fused_bytes + 1) * stride - 1) / sizeof(float);
             assert_true(tam_plan_fuses(&plan, border * sizeof(float)));
             assert_false(tam_plan_fuses(&plan, (border + 1) * sizeof(float)));
@@ -211,15 +212,15 @@ static void tagged_sums_at_the_border(void **state) {
         }
 }
 
-/* A rank that sums for two places hears of one in a message by itself, of the other in the
- * header. */
+/* A rank that sums for two virtual ranks receives one in a message by itself, the other in
+ * the header. */
 static void slices_may_end_at_a_chunk(void **state) {
     (void)state;
     enum { CHUNK = 512, FLOATS = CHUNK / 2 / sizeof(float) }; /* of each of two streams */
     static const uint32_t sizes[] = {3, 6, 11, 20};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         tam_plan plans[] = {tam_plan_linear(sizes[i]), tam_plan_make(sizes[i], 1, 4)};
-        uint32_t slices = 2 * sizes[i]; /* of one length, but for a rank at its own place */
+        uint32_t slices = 2 * sizes[i]; /* of one length, but for a rank with one virtual rank */
         for (size_t p = 0; p < 2; p++)
             for (uint32_t more = 0; more < slices; more++)
                 sums_have_the_bits_of_the_tree(&plans[p], slices * FLOATS + more, CHUNK);

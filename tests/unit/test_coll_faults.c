@@ -14,7 +14,7 @@ static void a_flipped_bit_is_found_at_its_hop(void **state) {
     tam_plan plan = tam_plan_make(P, 1, 4);
     static float values[P][COUNT];
     uint64_t found = 0, flip = 0;
-    bool hushed = tam_hush(true);
+    bool was_quiet = tam_errors_quiet(true);
     for (bool hit = true; hit; found += hit) {
         job j = open_job(&plan, 256, ++flip);
         for (uint32_t r = 0; r < P; r++)
@@ -25,7 +25,7 @@ static void a_flipped_bit_is_found_at_its_hop(void **state) {
         assert_int_equal(hit, flip <= tam_sim_counted(j.sim).messages || hit);
         close_job(&j);
     }
-    tam_hush(hushed);
+    tam_errors_quiet(was_quiet);
     assert_true(found > 100);
 }
 
@@ -98,7 +98,7 @@ static bool refuse_message(const tam_plan *plan, size_t bytes, uint64_t flip) {
 static void all_ranks_hear_of_a_refused_message(void **state) {
     (void)state;
     static const uint32_t sizes[] = {2, 5, 8};
-    bool hushed = tam_hush(true);
+    bool was_quiet = tam_errors_quiet(true);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         tam_plan plan = tam_plan_linear(sizes[i]);
         for (size_t bytes = 20; bytes <= 300; bytes += 280) {
@@ -107,7 +107,7 @@ static void all_ranks_hear_of_a_refused_message(void **state) {
                 assert_true(refuse_message(&plan, bytes, flip));
         }
     }
-    tam_hush(hushed);
+    tam_errors_quiet(was_quiet);
 }
 
 /* A run of many chunks that its receiver expects to be a little longer or shorter. */
@@ -115,7 +115,7 @@ static void runs_of_other_lengths_are_refused_as_such(void **state) {
     (void)state;
     tam_plan plan = tam_plan_linear(2);
     static unsigned char memory[4][1200];
-    bool hushed = tam_hush(true);
+    bool was_quiet = tam_errors_quiet(true);
     for (size_t bytes = 20; bytes <= 1000; bytes += 7) {
         job j = open_job(&plan, 128, 0);
         const size_t send_at[2][3] = {{0, 0, 200}, {0, 20, 20}};
@@ -128,7 +128,7 @@ static void runs_of_other_lengths_are_refused_as_such(void **state) {
         assert_true(bytes == 200 || strstr(tamis_last_error(), "longer or shorter"));
         close_job(&j);
     }
-    tam_hush(hushed);
+    tam_errors_quiet(was_quiet);
 }
 
 /* As the driver does at deadlines, which come first to those in the earliest step. */
@@ -159,7 +159,7 @@ static tamis_status advance_recording(void *context, uint32_t rank, bool *done) 
     tamis_status status = tam_coll_advance(&w->job->colls[rank], &moved, done);
     if (status != TAMIS_OK)
         w->statuses[rank] = status;
-    if (status != TAMIS_OK) /* says farewell */
+    if (status != TAMIS_OK) /* sends abort messages */
         status = tam_coll_advance(&w->job->colls[rank], &moved, done);
     return status;
 }
@@ -209,11 +209,11 @@ static void name_the_dead(uint32_t nranks, uint32_t dead, call which) {
     close_job(&j);
 }
 
-/* Also where the last stage is fused, and so is met in one step alone; and in the halves of a sum
- * whose values travel in another form, which meet each stage once. */
+/* Also where the last stage is fused, and so takes one step alone; and in the halves of a sum
+ * whose values travel in another form, which have each stage once. */
 static void all_ranks_name_the_dead_one(void **state) {
     (void)state;
-    bool hushed = tam_hush(true);
+    bool was_quiet = tam_errors_quiet(true);
     for (call which = SUM; which < CALLS; which++) {
         for (uint32_t p = 2; p < 40; p++)
             for (uint32_t dead = 0; dead < p; dead += 1 + p / 8)
@@ -221,16 +221,16 @@ static void all_ranks_name_the_dead_one(void **state) {
         name_the_dead(256, 77, which);
         name_the_dead(1000, 999, which);
     }
-    tam_hush(hushed);
+    tam_errors_quiet(was_quiet);
 }
 
 /* No stage is too large for the buffers unnoticed, and no number of ranks either. */
 static void what_is_no_plan_is_refused(void **state) {
     (void)state;
-    bool hushed = tam_hush(true);
+    bool was_quiet = tam_errors_quiet(true);
     tam_plan bad[] = {tam_plan_usual(TAM_PLAN_RANKS_MAX + 1, 1), tam_plan_make(64, 1, 8),
                       tam_plan_linear(0)};
-    bad[1].radix[0] = 16; /* 16x8 of 64 places */
+    bad[1].radix[0] = 16; /* 16x8 of 64 virtual ranks */
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         tam_coll coll;
         assert_int_equal(tam_coll_open(&coll, &tam_sim_p2p, NULL, 0, &bad[i], 128),
@@ -238,11 +238,11 @@ static void what_is_no_plan_is_refused(void **state) {
         assert_non_null(strstr(tamis_last_error(), "no plan of"));
         tam_coll_close(&coll, false);
     }
-    tam_hush(hushed);
+    tam_errors_quiet(was_quiet);
 }
 
-/* Whatever is chosen can be opened: of 2400 ranks in nodes of 8, of which some play two places, two
- * levels would be 8x512, which is refused. */
+/* Whatever is chosen can be opened: of 2400 ranks in nodes of 8, of which some have two virtual
+ * ranks, two levels would be 8x512, which is refused. */
 static void all_candidates_can_be_opened(void **state) {
     static const uint32_t nodes[] = {1, 2, 4, 8, 16};
     uint32_t levels = 0;
@@ -260,13 +260,13 @@ static void all_candidates_can_be_opened(void **state) {
             levels += plans[1].nstages == 2;
         }
     assert_true(levels > 100);
-    bool hushed = tam_hush(true);
+    bool was_quiet = tam_errors_quiet(true);
     const tam_plan wide = {2400, 4096, 2, {8, 512}, 0};
     tam_coll coll;
     assert_int_equal(tam_coll_open_empty(&coll, &tam_sim_p2p, NULL, 0, &wide, 128),
                      TAMIS_E_UNSUPPORTED);
     tam_coll_close(&coll, false);
-    tam_hush(hushed);
+    tam_errors_quiet(was_quiet);
 }
 
 int main(void) {

@@ -131,7 +131,7 @@ static void flags_and_step_share_a_word(void **state) {
     packet s = some_packet();
     (void)state;
     assert_int_equal(tam_header_flags(&s.header), TAM_HEADER_HAS_KEY | TAM_HEADER_SEALED);
-    assert_int_equal(s.header.turn % TAM_HEADER_STEPS, 6);
+    assert_int_equal(s.header.step_flags % TAM_HEADER_STEPS, 6);
 }
 
 static void headers_are_refused_in_one_order(void **state) {

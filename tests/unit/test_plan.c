@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Plans of stages: where ranks sit, what is a plan, how many messages.
+ * Plans of stages: virtual ranks, what is a plan, how many messages.
  */
 #include "lib/policy/plan.h"
-#include "tests/support/places.h"
+#include "tests/support/vranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,27 +31,27 @@ static void same_text(const tam_plan *plan, const char *expected) {
     assert_string_equal(tam_plan_text(plan, text, sizeof text), expected);
 }
 
-/* -- places ----------------------------------------------------------------------------------- */
+/* -- vranks ----------------------------------------------------------------------------------- */
 
-static void places_and_ranks_are_inverse(void **state) {
+static void vranks_and_ranks_are_inverse(void **state) {
     static uint32_t who[LARGE];
-    static bool seated[LARGE];
+    static bool primary[LARGE];
     (void)state;
     for (uint32_t i = 1; i <= RANKS_LAST; i++) {
-        uint32_t nranks = ranks_at(i), places = places_list(nranks, who, seated), sitting = 0;
+        uint32_t nranks = ranks_at(i), vranks = vranks_list(nranks, who, primary), nprimary = 0;
         tam_plan plan = tam_plan_linear(nranks);
-        assert_int_equal(tam_plan_places(nranks), places);
-        assert_int_equal(plan.nplaces, places);
-        for (uint32_t v = 0; v < places; v++) {
+        assert_int_equal(tam_plan_nvranks(nranks), vranks);
+        assert_int_equal(plan.nvranks, vranks);
+        for (uint32_t v = 0; v < vranks; v++) {
             assert_int_equal(tam_plan_rank(&plan, v), who[v]);
-            assert_int_equal(tam_plan_seated(&plan, v), seated[v]);
-            if (seated[v])
-                assert_int_equal(tam_plan_place(&plan, who[v]), v);
-            assert_true(v < 2 || who[v] != who[v - 2]); /* two places at most */
-            sitting += seated[v];
+            assert_int_equal(tam_plan_is_primary(&plan, v), primary[v]);
+            if (primary[v])
+                assert_int_equal(tam_plan_vrank(&plan, who[v]), v);
+            assert_true(v < 2 || who[v] != who[v - 2]); /* two virtual ranks at most */
+            nprimary += primary[v];
         }
-        assert_int_equal(sitting, nranks);
-        assert_int_equal(who[places - 1], nranks - 1);
+        assert_int_equal(nprimary, nranks);
+        assert_int_equal(who[vranks - 1], nranks - 1);
     }
 }
 
@@ -95,13 +95,13 @@ static void plans_are_as_expected(void **state) {
         tam_plan eight = tam_plan_make(ranks_at(i), 4, 8);
         eight.fused_bytes = usual.fused_bytes;
         char text[16];
-        snprintf(text, sizeof text, "%u", tam_plan_places(ranks_at(i)));
+        snprintf(text, sizeof text, "%u", tam_plan_nvranks(ranks_at(i)));
         same_text(&linear, text);
         assert_memory_equal(&usual, ranks_at(i) <= 8 ? &linear : &eight, sizeof usual);
     }
 }
 
-static void radices_multiply_to_the_places(void **state) {
+static void radices_multiply_to_the_vranks(void **state) {
     (void)state;
     for (uint32_t i = 1; i <= RANKS_LAST; i++)
         for (size_t n = 0; n < LENGTH(nodes); n++)
@@ -116,7 +116,7 @@ static void radices_multiply_to_the_places(void **state) {
                     ends |= product == nodes[n]; /* a stage ends with the node */
                 }
                 assert_true(ends);
-                assert_int_equal(product, tam_plan_places(ranks_at(i)));
+                assert_int_equal(product, tam_plan_nvranks(ranks_at(i)));
                 assert_true(tam_plan_valid(&plan, ranks_at(i)));
             }
 }
@@ -141,7 +141,7 @@ static void texts_name_plans(void **state) {
         {"4x256", 1024, "4x256"},
         {"256x4", 1000, "256x4"},
         {"8x128", 1000, "8x128"},
-        {"4x256", 1000, NULL}, /* too many partial sums for ranks with two places */
+        {"4x256", 1000, NULL}, /* too many partial sums for ranks with two virtual ranks */
         {"8x4", 64, NULL},
         {"8x8x2", 64, NULL},
         {"8", 9, NULL},
@@ -213,10 +213,11 @@ static void damaged_plans_are_refused(void **state) {
         tam_plan plan = good;
         plan.nranks = wrong[w];
         assert_false(tam_plan_valid(&plan, 1000));
-        assert_int_equal(tam_plan_valid(&plan, wrong[w]), wrong[w] == 1024); /* as many places */
+        assert_int_equal(tam_plan_valid(&plan, wrong[w]),
+                         wrong[w] == 1024); /* as many virtual ranks */
         plan = good;
-        plan.nplaces = wrong[w];
-        assert_int_equal(tam_plan_valid(&plan, 1000), wrong[w] == good.nplaces);
+        plan.nvranks = wrong[w];
+        assert_int_equal(tam_plan_valid(&plan, 1000), wrong[w] == good.nvranks);
         plan = good;
         plan.nstages = wrong[w];
         assert_int_equal(tam_plan_valid(&plan, 1000), wrong[w] == good.nstages);
@@ -246,13 +247,13 @@ typedef struct counted {
 /* Peers of each rank in each stage, by marking them. */
 static counted count_messages(const tam_plan *plan) {
     static uint32_t who[LARGE], mark[LARGE], sent[LARGE];
-    static bool seated[LARGE];
-    uint32_t places = places_list(plan->nranks, who, seated), stride = 1, now = 0;
+    static bool primary[LARGE];
+    uint32_t vranks = vranks_list(plan->nranks, who, primary), stride = 1, now = 0;
     counted most = {0};
     memset(mark, 0, sizeof mark);
     memset(sent, 0, sizeof sent);
     for (uint32_t s = 0; s < plan->nstages; stride *= plan->radix[s++])
-        for (uint32_t v = 0, peers = 0; v < places; v++) {
+        for (uint32_t v = 0, peers = 0; v < vranks; v++) {
             uint32_t digit = v / stride % plan->radix[s];
             if (v == 0 || who[v] != who[v - 1]) {
                 peers = 0;
@@ -264,7 +265,7 @@ static counted count_messages(const tam_plan *plan) {
                 mark[to] = now;
             }
             most.stage[s] = peers > most.stage[s] ? peers : most.stage[s];
-            if (v + 1 == places || who[v] != who[v + 1])
+            if (v + 1 == vranks || who[v] != who[v + 1])
                 sent[who[v]] += peers;
         }
     for (uint32_t r = 0; r < plan->nranks; r++)
@@ -292,7 +293,7 @@ static void messages_are_those_counted_one_by_one(void **state) {
                 assert_true(tam_plan_stage_s(&of_messages, &plan, s, 0.0) == most.stage[s]);
             if (plan.nstages == 1)
                 assert_int_equal(most.rank, nranks - 1);
-            if (plan.nplaces == nranks)
+            if (plan.nvranks == nranks)
                 assert_int_equal(most.rank, sum_of_radices(&plan));
         }
 }
@@ -314,9 +315,10 @@ static void large_plans_have_few_messages(void **state) {
     }
 }
 
-/* What the busiest rank sends for what all send where every place has a rank of its own. One with
- * two places sends up to twice as much in all stages but the first, where it sends radix - 2: so
- * the ratio grows with the number of stages; 1.75 holds up to 4096 ranks, and 32,767 have 62/35. */
+/* What the busiest rank sends for what all send where every rank has one virtual rank. One with
+ * two virtual ranks sends up to twice as much in all stages but the first, where it sends radix -
+ * 2: so the ratio grows with the number of stages; 1.75 holds up to 4096 ranks, and 32,767 have
+ * 62/35. */
 static double worst_ratio(uint32_t from, uint32_t to, uint32_t *nranks) {
     double worst = 0.0;
     for (uint32_t p = from; p <= to; p++) {
@@ -364,9 +366,9 @@ static void nodes_are_found_where_hosts_follow_each_other(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nodes_are_found_where_hosts_follow_each_other),
-        cmocka_unit_test(places_and_ranks_are_inverse),
+        cmocka_unit_test(vranks_and_ranks_are_inverse),
         cmocka_unit_test(plans_are_as_expected),
-        cmocka_unit_test(radices_multiply_to_the_places),
+        cmocka_unit_test(radices_multiply_to_the_vranks),
         cmocka_unit_test(texts_name_plans),
         cmocka_unit_test(a_short_text_is_cut),
         cmocka_unit_test(damaged_plans_are_refused),

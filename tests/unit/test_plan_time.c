@@ -3,7 +3,7 @@
  * How long plans take by the model, and which is chosen.
  */
 #include "lib/policy/plan.h"
-#include "tests/support/places.h"
+#include "tests/support/vranks.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -48,9 +48,9 @@ static void near_to(double got, double expected) {
  * those across by their own bandwidths, and those across of all ranks of a node by the cable's;
  * `hop` one piece on the wire. first = latency + piece + hop; last = latency + piece + max(wire,
  * half - piece + hop). A stage takes max(last + piece, max(first, half) + half), with the latency
- * far if any message leaves the node. In a gather a stage with places `stride` apart sends messages
- * of bytes_each * P / (stride * radix), in the two halves of a sum bytes / (stride * radix). Here
- * 250,000 indices and as many floats of 4 bytes, and 16 bytes more from each rank. */
+ * far if any message leaves the node. In a gather a stage with virtual ranks `stride` apart sends
+ * messages of bytes_each * P / (stride * radix), in the two halves of a sum bytes / (stride *
+ * radix). Here 250,000 indices and as many floats of 4 bytes, and 16 bytes more from each rank. */
 static void times_are_those_of_the_model(void **state) {
     (void)state;
     static const struct {
@@ -111,7 +111,7 @@ static void times_are_those_of_the_model(void **state) {
     }
 }
 
-/* P = 96 in nodes of 8: 8x16, 128 places, 64 of them with ranks of their own. */
+/* P = 96 in nodes of 8: 8x16, 128 virtual ranks, 64 of them with ranks of their own. */
 static void a_stage_takes_the_longest_of_its_resources(void **state) {
     const tam_plan plan = tam_plan_make(96, 8, 16), linear = tam_plan_linear(96);
     const double bytes = 1000.0;
@@ -125,7 +125,7 @@ static void a_stage_takes_the_longest_of_its_resources(void **state) {
         {.ranks_per_node = 8, .copy_s_per_byte = 1.0},
         {.ranks_per_node = 8, .incast_s = 1.0},
     };
-    /* inside; across, where a rank with two places has 15 + 8 peers; all with all */
+    /* inside; across, where a rank with two virtual ranks has 15 + 8 peers; all with all */
     static const double expected[][3] = {
         {1, 0, 0},           {0, 1, 1},   {7000, 0, 7000},       {0, 15000, 120000},
         {0, 120000, 960000}, {7, 23, 95}, {7000, 15000, 127000}, {0, 15, 80},
@@ -210,23 +210,23 @@ static void nothing_is_fused(void **state) {
     }
 }
 
-/* Bytes that a rank receives in the last stage of a gather, in its node, counted by places: from
- * the other ranks in its group all that their places have by then. And in all stages: what all
- * others gave. */
+/* Bytes that a rank receives in the last stage of a gather, in its node, counted by virtual ranks:
+ * from the other ranks in its group all that their virtual ranks have by then. And in all stages:
+ * what all others gave. */
 static void all_bytes_arrive_once(void **state) {
     static uint32_t who[LARGE];
-    static bool seated[LARGE];
+    static bool primary[LARGE];
     const tam_net inside = {.ranks_per_node = 8, .near_s_per_byte = 1.0};
     const tam_net anywhere = {.ranks_per_node = 1, .far_s_per_byte = 1.0};
     (void)state;
     for (uint32_t nranks = 16; nranks <= SOME; nranks += 8) {
         tam_plan plan = tam_plan_make(nranks, 8, 8);
-        uint32_t places = places_list(nranks, who, seated), held[8] = {0};
+        uint32_t vranks = vranks_list(nranks, who, primary), held[8] = {0};
         double received = 0.0;
-        for (uint32_t v = 0; v < places; v++)
-            held[v % 8] += seated[v];
-        for (uint32_t v = 0; v < places; v++)
-            for (uint32_t u = v - v % 8; seated[v] && u < v - v % 8 + 8; u++)
+        for (uint32_t v = 0; v < vranks; v++)
+            held[v % 8] += primary[v];
+        for (uint32_t v = 0; v < vranks; v++)
+            for (uint32_t u = v - v % 8; primary[v] && u < v - v % 8 + 8; u++)
                 received += who[u] != who[v] ? held[u % 8] : 0;
         near_to(tam_plan_gather_s(&inside, &plan, 1.0), received / nranks);
     }
@@ -243,18 +243,18 @@ static void all_bytes_arrive_once(void **state) {
 /* Stages that count as inside nodes are: for nodes of any size. */
 static void what_counts_as_near_stays_in_its_node(void **state) {
     static uint32_t who[LARGE];
-    static bool seated[LARGE];
+    static bool primary[LARGE];
     uint32_t stages = 0;
     (void)state;
     for (uint32_t nranks = 2; nranks <= 64; nranks++)
         for (uint32_t node = 0; node <= nranks + 1; node++) {
             const tam_net net = {.ranks_per_node = node, .far_s = 1.0};
             tam_plan plan = tam_plan_make(nranks, node, 2);
-            uint32_t places = places_list(nranks, who, seated), size = node > 0 ? node : 1;
+            uint32_t vranks = vranks_list(nranks, who, primary), size = node > 0 ? node : 1;
             bool power = (size & (size - 1)) == 0 && nranks % size == 0 && size < nranks;
             for (uint32_t s = 0, stride = 1; s < plan.nstages; s++, stride *= 2) {
                 bool far = tam_plan_stage_s(&net, &plan, s, 1.0) != 0.0;
-                for (uint32_t v = 0; v < places && !far; v++)
+                for (uint32_t v = 0; v < vranks && !far; v++)
                     assert_int_equal(who[v] / size, who[v ^ stride] / size);
                 if (power || node >= nranks)
                     assert_int_equal(far, power && stride >= size);
@@ -286,9 +286,9 @@ static void no_candidate_is_better(const tam_net *net, const tam_plan_case *c) {
     for (size_t r = 0; r < LENGTH(radices); r++)
         other[n++] = tam_plan_make(c->nranks, node, radices[r]);
     if (node > 1 && node < c->nranks && (node & (node - 1)) == 0 && c->nranks % node == 0) {
-        uint32_t places = tam_plan_places(c->nranks);
-        tam_plan levels = {c->nranks, places, 2, {node, places / node}, 0};
-        if (places == c->nranks || places / node <= 128) /* else coll refuses it */
+        uint32_t vranks = tam_plan_nvranks(c->nranks);
+        tam_plan levels = {c->nranks, vranks, 2, {node, vranks / node}, 0};
+        if (vranks == c->nranks || vranks / node <= 128) /* else coll refuses it */
             other[n++] = levels;
     }
     for (size_t i = 0; i < n; i++) {

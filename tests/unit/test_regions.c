@@ -248,7 +248,7 @@ static void survivors_of_one_region_move_to_even_shares(void **state) {
 
 /* -- counts and states ------------------------------------------------------------------------ */
 
-/* Rank 1 alone meets it, goes on to its header, and there all hear of it: nobody is left
+/* Rank 1 alone finds it, goes on to its header, and there all hear of it: nobody is left
  * waiting. */
 static void damaged_counts_of_which_one_rank_knows_are_refused_by_all(void **state) {
     (void)state;

@@ -50,7 +50,7 @@ static float one_by_one(const float *x, uint32_t nranks) {
     tam_tree_sum sum = {0};
     memcpy(values, x, nranks * sizeof values[0]);
     for (uint32_t r = 0; r < nranks; r++)
-        tam_tree_add(&sum, tam_tree_place(r, tam_tree_own(nranks)), values[r]);
+        tam_tree_add(&sum, tam_tree_vrank(r, tam_tree_own(nranks)), values[r]);
     return tam_tree_end(&sum);
 }
 
@@ -75,13 +75,13 @@ static void test_few_ranks_are_added_as_written_down(void **state) {
     }
 }
 
-static void test_no_rank_stands_for_more_than_two_places(void **state) {
+static void test_no_rank_stands_for_more_than_two_vranks(void **state) {
     uint32_t nranks;
     (void)state;
     for (size_t i = 0; (nranks = ranks_of(i)) > 0; i++) {
         uint32_t own = tam_tree_own(nranks), next = 0;
         for (uint32_t r = 0; r < nranks; r++) {
-            assert_int_equal(tam_tree_place(r, own), next);
+            assert_int_equal(tam_tree_vrank(r, own), next);
             next += r < own ? 1 : 2;
         }
         assert_true(next >= nranks && next < 2 * nranks); /* the least power of two */
@@ -103,7 +103,7 @@ static void test_values_as_they_come_give_the_bits_of_the_recursion(void **state
             for (uint32_t r = 0; r < nranks; r++) {
                 there[r] = has_value(kind, nranks, r);
                 if (there[r])
-                    tam_tree_add(&sum, tam_tree_place(r, tam_tree_own(nranks)), x[r]);
+                    tam_tree_add(&sum, tam_tree_vrank(r, tam_tree_own(nranks)), x[r]);
             }
             check_bits(tam_tree_end(&sum), rank_tree_some(x, 1, there, nranks), nranks, kind);
         }
@@ -144,7 +144,7 @@ static void check_block(uint32_t nranks, uint32_t kind, size_t length) {
     for (uint32_t r = 0; r < nranks; r++) {
         there[r] = has_value(kind, nranks, r);
         if (there[r])
-            tam_tree_add_block(&block, tam_tree_place(r, tam_tree_own(nranks)), x + r * stride,
+            tam_tree_add_block(&block, tam_tree_vrank(r, tam_tree_own(nranks)), x + r * stride,
                                length);
     }
     tam_tree_end_block(&block, length, sums);
@@ -204,7 +204,7 @@ static void test_nodes_of_a_power_of_two_compose(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_few_ranks_are_added_as_written_down),
-        cmocka_unit_test(test_no_rank_stands_for_more_than_two_places),
+        cmocka_unit_test(test_no_rank_stands_for_more_than_two_vranks),
         cmocka_unit_test(test_values_as_they_come_give_the_bits_of_the_recursion),
         cmocka_unit_test(test_a_sum_without_some_ranks_differs_from_other_orders),
         cmocka_unit_test(test_blocks_give_the_bits_of_the_recursion),

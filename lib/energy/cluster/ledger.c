@@ -139,9 +139,9 @@ static void add_entry(host *h, const tam_energy_entry *e) {
 
 /* As a meter would have it, so that sums of a cluster and of a host follow the same rules. */
 static void make_domain(const tam_energy_entry *e, tam_energy_domain *d) {
-    *d = (tam_energy_domain){.resets = e->resets, .place.kind = (tamis_energy_kind)e->kind};
-    memcpy(d->place.id, e->id, sizeof e->id);
-    memcpy(d->place.inside, e->inside, sizeof e->inside);
+    *d = (tam_energy_domain){.resets = e->resets, .sensor.kind = (tamis_energy_kind)e->kind};
+    memcpy(d->sensor.id, e->id, sizeof e->id);
+    memcpy(d->sensor.inside, e->inside, sizeof e->inside);
     if (severity(e) == 0)
         return;
     d->status = readable(e) ? TAMIS_ENERGY_STALE : (tamis_energy_status)e->status;

@@ -23,17 +23,17 @@ static void show(const tamis_energy *e, const tam_channel *c, tam_energy_entry *
     tam_sampler_look(c->sampler, c->index, &d);
     *out = (tam_energy_entry){
         .host = e->host,
-        .kind = (uint32_t)d.place.kind,
+        .kind = (uint32_t)d.sensor.kind,
         .status = (uint32_t)d.status,
         .resets = d.resets,
         .raw_uj = d.raw,
-        .range_uj = d.place.range_uj,
-        .has_raw = d.has_raw && !d.place.power,
-        .most_w = (uint32_t)d.place.most_w,
+        .range_uj = d.sensor.range_uj,
+        .has_raw = d.has_raw && !d.sensor.power,
+        .most_w = (uint32_t)d.sensor.most_w,
         .uj = d.total_uj,
     };
-    memcpy(out->id, d.place.id, sizeof out->id);
-    memcpy(out->inside, d.place.inside, sizeof out->inside);
+    memcpy(out->id, d.sensor.id, sizeof out->id);
+    memcpy(out->inside, d.sensor.inside, sizeof out->inside);
     memcpy(out->reason, d.reason, sizeof out->reason);
     memcpy(out->phases_uj, c->phases_uj, sizeof out->phases_uj);
     memcpy(out->methods, c->methods, sizeof out->methods);

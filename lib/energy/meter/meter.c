@@ -21,7 +21,7 @@ static void log_status_changes(tamis_energy *e) {
     for (uint32_t i = 0; i < e->nchannels; i++) {
         const tam_energy_domain *d = &e->now[i];
         if (d->status != e->channels[i].told_status)
-            tam_log(TAM_INFO, "energy: %s: %s%s%s", d->place.id,
+            tam_log(TAM_INFO, "energy: %s: %s%s%s", d->sensor.id,
                     tamis_energy_status_name(d->status), d->reason[0] ? ", " : "", d->reason);
         e->channels[i].told_status = d->status;
     }

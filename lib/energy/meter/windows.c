@@ -61,10 +61,11 @@ uint32_t tamis_energy_ndomains(const tamis_energy *e) {
 void tam_meter_show(const tamis_energy *e, uint32_t i, const tam_energy_domain *d,
                     tamis_energy_domain *out) {
     *out = (tamis_energy_domain)TAMIS_ENERGY_DOMAIN_INIT;
-    snprintf(out->id, sizeof out->id, "%s", d->place.id);
-    snprintf(out->source, sizeof out->source, "%.*s", (int)strcspn(d->place.id, ":"), d->place.id);
+    snprintf(out->id, sizeof out->id, "%s", d->sensor.id);
+    snprintf(out->source, sizeof out->source, "%.*s", (int)strcspn(d->sensor.id, ":"),
+             d->sensor.id);
     snprintf(out->reason, sizeof out->reason, "%s", d->reason);
-    out->kind = d->place.kind;
+    out->kind = d->sensor.kind;
     out->status = d->status;
     out->counted = e->counted[i];
     out->uj = d->total_uj;
@@ -170,12 +171,12 @@ tamis_status tamis_energy_window_end(tamis_energy *e, uint32_t window) {
 
 /* An answer, and no mistake. */
 static tamis_status not_yet(const char *call, uint32_t window) {
-    bool before = tam_hush(true);
+    bool before = tam_errors_quiet(true);
     tamis_status status = tam_fail(TAMIS_E_STATE,
                                    "%s: the counters have not moved past the end of window %u yet; "
                                    "ask again later",
                                    call, window);
-    tam_hush(before);
+    tam_errors_quiet(before);
     return status;
 }
 

@@ -14,10 +14,10 @@ static void find_callback(const tamis_energy_config *config, tam_energy_found *f
         config->callback_name && config->callback_name[0] ? config->callback_name : "0";
     if (!config->callback)
         return;
-    tam_energy_place *place =
+    tam_energy_sensor *sensor =
         tam_energy_add(found, name, tam_energy_kind_of(name), sizeof(callback));
-    if (place)
-        *(callback *)place->own = (callback){config->callback, config->callback_context};
+    if (sensor)
+        *(callback *)sensor->own = (callback){config->callback, config->callback_context};
 }
 
 static void read_callback(void *own, tam_energy_reading *out) {

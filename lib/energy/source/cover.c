@@ -22,19 +22,19 @@ static bool usable(const tam_energy_domain *d) {
 }
 
 static bool same_source(const tam_energy_domain *a, const tam_energy_domain *b) {
-    size_t length = strcspn(a->place.id, ":");
-    return strcspn(b->place.id, ":") == length && strncmp(a->place.id, b->place.id, length) == 0;
+    size_t length = strcspn(a->sensor.id, ":");
+    return strcspn(b->sensor.id, ":") == length && strncmp(a->sensor.id, b->sensor.id, length) == 0;
 }
 
 /* Two that measure the whole host, or the platform by two sources, are one: the first that is
  * usable counts. */
 static bool contains_by_kind(const tam_energy_domain *a, const tam_energy_domain *b) {
-    tamis_energy_kind outer = a->place.kind, inner = b->place.kind;
+    tamis_energy_kind outer = a->sensor.kind, inner = b->sensor.kind;
     if (outer == inner && a > b && usable(b))
         return false;
     if (outer == TAMIS_ENERGY_NODE)
         return true;
-    if (b->place.inside[0]) /* its source knows */
+    if (b->sensor.inside[0]) /* its source knows */
         return false;
     if (outer == TAMIS_ENERGY_PSYS && inner == TAMIS_ENERGY_PSYS)
         return !same_source(a, b);
@@ -44,7 +44,7 @@ static bool contains_by_kind(const tam_energy_domain *a, const tam_energy_domain
 
 static const tam_energy_domain *find(const list *l, const char *id) {
     for (uint32_t i = 0; id[0] && i < l->count; i++) {
-        if (strcmp(l->domains[i].place.id, id) == 0)
+        if (strcmp(l->domains[i].sensor.id, id) == 0)
             return &l->domains[i];
     }
     return NULL;
@@ -55,7 +55,7 @@ static bool contains(const list *l, const tam_energy_domain *outer, const tam_en
     for (uint32_t depth = 0; d && depth <= l->count; depth++) {
         if (outer != d && contains_by_kind(outer, d))
             return true;
-        d = find(l, d->place.inside);
+        d = find(l, d->sensor.inside);
         if (d == outer)
             return true;
     }
@@ -81,14 +81,14 @@ bool tam_domain_contains(const tam_energy_domain *domains, uint32_t n, uint32_t 
  * cores need not be named as well. */
 static void explain(const list *l, uint32_t i, bool counted, char line[TAMIS_ENERGY_TEXT]) {
     const tam_energy_domain *d = &l->domains[i];
-    const tam_energy_domain *outer = find(l, d->place.inside);
+    const tam_energy_domain *outer = find(l, d->sensor.inside);
     line[0] = '\0';
     if (!counted && (is_contained(l, d) || (outer && !usable(outer))))
         return;
     if (d->status != TAMIS_ENERGY_OK)
-        tam_energy_say(line, "%s: %s", d->place.id, d->reason);
+        tam_energy_say(line, "%s: %s", d->sensor.id, d->reason);
     else if (d->resets > 0)
-        tam_energy_say(line, "%s: was reset %u times; what it lost is not counted", d->place.id,
+        tam_energy_say(line, "%s: was reset %u times; what it lost is not counted", d->sensor.id,
                        d->resets);
 }
 

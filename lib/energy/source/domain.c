@@ -35,9 +35,9 @@ static void set_status(tam_energy_domain *d, tamis_energy_status status, const c
         tam_energy_say(d->reason, "%s", reason);
 }
 
-void tam_domain_init(tam_energy_domain *d, const tam_energy_place *place) {
-    *d = (tam_energy_domain){.place = *place, .least_ns = SPACING_NS};
-    set_status(d, place->status, place->status == TAMIS_ENERGY_OK ? "" : place->reason);
+void tam_domain_init(tam_energy_domain *d, const tam_energy_sensor *sensor) {
+    *d = (tam_energy_domain){.sensor = *sensor, .least_ns = SPACING_NS};
+    set_status(d, sensor->status, sensor->status == TAMIS_ENERGY_OK ? "" : sensor->reason);
 }
 
 /* -- ticks ------------------------------------------------------------------------------------ */
@@ -72,10 +72,10 @@ static uint64_t doubt_of_next(const tam_energy_domain *d) {
  * gained while it stood still may come at once; a range may have been gone through unseen. */
 static bool follows(const tam_energy_domain *d, uint64_t raw, uint64_t read_ns, uint64_t changed_ns,
                     const tam_energy_reading *r, uint64_t *gain) {
-    double slack_s = d->tick_s > 0.0 ? 0.1 + 2.0 * d->tick_s : 2.0;
-    double most_uj = 1e6 * d->place.most_w * (seconds(r->at_ns - changed_ns) + slack_s);
-    double unseen_uj = 1e6 * d->place.most_w * seconds(r->at_ns - read_ns);
-    uint64_t range = d->place.range_uj;
+    double margin_s = d->tick_s > 0.0 ? 0.1 + 2.0 * d->tick_s : 2.0;
+    double most_uj = 1e6 * d->sensor.most_w * (seconds(r->at_ns - changed_ns) + margin_s);
+    double unseen_uj = 1e6 * d->sensor.most_w * seconds(r->at_ns - read_ns);
+    uint64_t range = d->sensor.range_uj;
     if (r->value < raw && range == 0)
         return false;
     if (range > 0 && unseen_uj >= (double)range)
@@ -153,7 +153,7 @@ static bool restart(tam_energy_domain *d, const tam_energy_reading *r, uint64_t 
     tam_energy_say(d->reason,
                    "went from %llu to %llu uJ in %.1f s: reset (driver reloaded?), or wrapped "
                    "around unseen; what it lost is not counted%s%s",
-                   from, to, within_s, d->place.reason[0] ? "; " : "", d->place.reason);
+                   from, to, within_s, d->sensor.reason[0] ? "; " : "", d->sensor.reason);
     return uj > 0;
 }
 
@@ -161,7 +161,7 @@ static void take_unchanged(tam_energy_domain *d, const tam_energy_reading *r) {
     uint64_t latest_ns = d->changed_ns + d->changed_err_ns; /* the read may have hung */
     uint64_t still_ns = r->at_ns > latest_ns ? r->at_ns - latest_ns : 0;
     double limit_s = d->moved ? 2.0 : 10.0; /* who never moved may be slow */
-    double ticks_s = 20.0 * (d->tick_s > 0.0 ? d->tick_s : d->place.period_s);
+    double ticks_s = 20.0 * (d->tick_s > 0.0 ? d->tick_s : d->sensor.period_s);
     d->still = true;
     d->has_doubt = false;
     d->streak = 0;
@@ -170,7 +170,7 @@ static void take_unchanged(tam_energy_domain *d, const tam_energy_reading *r) {
         d->status = TAMIS_ENERGY_FROZEN;
         tam_energy_say(d->reason, "has been stuck at %llu uJ for %.0f s: asleep, off or broken%s%s",
                        (unsigned long long)d->raw, seconds(still_ns),
-                       d->place.reason[0] ? "; " : "", d->place.reason);
+                       d->sensor.reason[0] ? "; " : "", d->sensor.reason);
     } else if (d->status != TAMIS_ENERGY_RESET) {
         set_status(d, TAMIS_ENERGY_OK, "");
     }
@@ -179,17 +179,17 @@ static void take_unchanged(tam_energy_domain *d, const tam_energy_reading *r) {
 static void begin(tam_energy_domain *d, const tam_energy_reading *r) {
     d->has_raw = true;
     d->raw = r->value;
-    d->watts_uw = d->place.power ? r->value : 0;
+    d->watts_uw = d->sensor.power ? r->value : 0;
     d->read_ns = d->changed_ns = r->at_ns;
     set_status(d, TAMIS_ENERGY_OK, "");
 }
 
 static bool take_counter(tam_energy_domain *d, const tam_energy_reading *r, tam_energy_gain *out) {
     uint64_t uj;
-    if (d->place.range_uj > 0 && r->value > d->place.range_uj) {
+    if (d->sensor.range_uj > 0 && r->value > d->sensor.range_uj) {
         d->status = TAMIS_ENERGY_GARBLED;
         tam_energy_say(d->reason, "%llu uJ exceeds its range of %llu uJ",
-                       (unsigned long long)r->value, (unsigned long long)d->place.range_uj);
+                       (unsigned long long)r->value, (unsigned long long)d->sensor.range_uj);
         return false;
     }
     if (!d->has_raw) {
@@ -213,8 +213,8 @@ static bool take_counter(tam_energy_domain *d, const tam_energy_reading *r, tam_
 /* -- power ------------------------------------------------------------------------------------ */
 
 static bool is_power(tam_energy_domain *d, const tam_energy_reading *r) {
-    bool device = d->place.kind == TAMIS_ENERGY_GPU || d->place.kind == TAMIS_ENERGY_MODULE;
-    if ((double)r->value <= 1e6 * d->place.most_w && (r->value > 0 || !device))
+    bool device = d->sensor.kind == TAMIS_ENERGY_GPU || d->sensor.kind == TAMIS_ENERGY_MODULE;
+    if ((double)r->value <= 1e6 * d->sensor.most_w && (r->value > 0 || !device))
         return true;
     d->least_ns = least(SPACING_MAX_NS, 2 * d->least_ns);
     d->status = TAMIS_ENERGY_GARBLED;
@@ -236,7 +236,7 @@ static bool take_power(tam_energy_domain *d, const tam_energy_reading *r, tam_en
         return false;
     uint64_t gap_ns = r->at_ns - d->read_ns;
     bool first = !d->has_raw;
-    if (first || gap_ns > most(GAP_NS, to_ns(20.0 * d->place.period_s))) {
+    if (first || gap_ns > most(GAP_NS, to_ns(20.0 * d->sensor.period_s))) {
         begin(d, r);
         if (first)
             return false;
@@ -273,7 +273,7 @@ bool tam_domain_take(tam_energy_domain *d, const tam_energy_reading *reading,
         fail(d, &r);
         return false;
     }
-    return d->place.power ? take_power(d, &r, out) : take_counter(d, &r, out);
+    return d->sensor.power ? take_power(d, &r, out) : take_counter(d, &r, out);
 }
 
 void tam_domain_age(tam_energy_domain *d, uint64_t now_ns) {
@@ -302,8 +302,8 @@ static uint64_t read_time_near_change(const tam_energy_domain *d, uint64_t perio
 }
 
 uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
-    uint64_t period_ns = to_ns(d->place.period_s), at_ns = d->heard_ns + period_ns;
-    if (d->place.status != TAMIS_ENERGY_OK)
+    uint64_t period_ns = to_ns(d->sensor.period_s), at_ns = d->heard_ns + period_ns;
+    if (d->sensor.status != TAMIS_ENERGY_OK)
         return UINT64_MAX;
     if (!d->has_raw && d->status == TAMIS_ENERGY_OK)
         return now_ns;
@@ -311,7 +311,7 @@ uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
         return most(now_ns, d->heard_ns + RETRY_NS);
     if (d->status == TAMIS_ENERGY_FROZEN)
         at_ns = d->heard_ns + PAUSE_MAX_NS;
-    else if (!d->place.power && d->tick_s > 0.0 && d->streak < QUICK)
+    else if (!d->sensor.power && d->tick_s > 0.0 && d->streak < QUICK)
         at_ns = read_time_near_change(d, period_ns);
     at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + PAUSE_MAX_NS);
     return most(now_ns, at_ns);

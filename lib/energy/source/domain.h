@@ -18,7 +18,7 @@ typedef struct tam_energy_gain {
 } tam_energy_gain;
 
 typedef struct tam_energy_domain {
-    tam_energy_place place;
+    tam_energy_sensor sensor;
     tamis_energy_status status;
     char reason[TAMIS_ENERGY_TEXT];
     uint64_t total_uj;
@@ -43,8 +43,8 @@ typedef struct tam_energy_domain {
     uint64_t rest;            /* of integrated power: below a microjoule */
 } tam_energy_domain;
 
-/** OK until something else is heard, or what the place says. */
-void tam_domain_init(tam_energy_domain *d, const tam_energy_place *place);
+/** OK until something else is read, or what the sensor says. */
+void tam_domain_init(tam_energy_domain *d, const tam_energy_sensor *sensor);
 
 /** Record an answer. @return whether the counter has gained, and *out says what */
 bool tam_domain_take(tam_energy_domain *d, const tam_energy_reading *reading, tam_energy_gain *out);

@@ -49,11 +49,11 @@ static void look_for_freshness(item *it) {
 }
 
 /* What is absent or denied is never read; what else fails may answer later, so reading tells. */
-static void probe(tam_energy_place *place, item *it) {
+static void try_sensor(tam_energy_sensor *sensor, item *it) {
     char text[TAM_PATH_TEXT], why[TAMIS_ENERGY_TEXT];
     tamis_energy_status status = tam_path_read(it->path, text, why);
     if (status == TAMIS_ENERGY_ABSENT || status == TAMIS_ENERGY_DENIED)
-        tam_energy_break(place, status, "%s", why);
+        tam_energy_break(sensor, status, "%s", why);
     look_for_freshness(it);
 }
 
@@ -76,23 +76,23 @@ static void add_item(const tamis_energy_config *config, tam_energy_found *found,
     }
     *path++ = '\0';
     *colon++ = '\0';
-    if (tam_energy_find_place(found, text)) {
+    if (tam_energy_find_sensor(found, text)) {
         refuse(found, number, "two items have the same name", text);
         return;
     }
-    tam_energy_place *place = tam_energy_add(found, text, tam_energy_kind_of(text), sizeof(item));
-    if (!place)
+    tam_energy_sensor *sensor = tam_energy_add(found, text, tam_energy_kind_of(text), sizeof(item));
+    if (!sensor)
         return;
-    item *it = place->own;
+    item *it = sensor->own;
     it->unit = find_unit(colon);
-    place->power = it->unit && it->unit->power;
+    sensor->power = it->unit && it->unit->power;
     if (!it->unit)
-        tam_energy_break(place, TAMIS_ENERGY_UNSUPPORTED,
+        tam_energy_break(sensor, TAMIS_ENERGY_UNSUPPORTED,
                          "the unit is not one of uJ, mJ, J, uW, mW, W: %s", colon);
     else if (!tam_path_under(config, path, it->path))
-        tam_energy_break(place, TAMIS_ENERGY_FAILED, "its path is too long: %s", path);
+        tam_energy_break(sensor, TAMIS_ENERGY_FAILED, "its path is too long: %s", path);
     else
-        probe(place, it);
+        try_sensor(sensor, it);
 }
 
 static void find_files(const tamis_energy_config *config, tam_energy_found *found) {

@@ -177,39 +177,39 @@ static bool is_unsupported(int code) {
     return code == NVML_NOT_SUPPORTED || code == NVML_NO_FUNCTION;
 }
 
-static void mark_broken(const nvml *self, tam_energy_place *place, int code, const char *what) {
+static void mark_broken(const nvml *self, tam_energy_sensor *sensor, int code, const char *what) {
     char reason[TAMIS_ENERGY_TEXT];
     tamis_energy_status status = explain(self, code, what, reason);
-    tam_energy_break(place, status, "%s", reason);
+    tam_energy_break(sensor, status, "%s", reason);
 }
 
 /* The counter, else power, else why not. What fails otherwise may answer later: reading tells. */
-static void probe(gpu *g, tam_energy_place *place) {
+static void try_sensor(gpu *g, tam_energy_sensor *sensor) {
     unsigned long long mj;
     unsigned mw;
     g->fields = g->module && read_module(g, &mj) == NVML_OK;
     int energy = read_energy(g, &mj), power = is_unsupported(energy) ? read_power(g, &mw) : NVML_OK;
     if (is_unsupported(energy) && is_unsupported(power)) {
-        tam_energy_break(place, TAMIS_ENERGY_UNSUPPORTED,
+        tam_energy_break(sensor, TAMIS_ENERGY_UNSUPPORTED,
                          "neither energy (nvmlDeviceGetTotalEnergyConsumption: %s) nor power "
                          "(nvmlDeviceGetPowerUsage: %s) of this GPU can be read",
                          g->nvml->energy ? "not supported" : "missing",
                          g->nvml->power ? "not supported" : "missing");
     } else if (energy == NVML_NO_PERMISSION || energy == NVML_GPU_LOST) {
-        mark_broken(g->nvml, place, energy, "nvmlDeviceGetTotalEnergyConsumption");
+        mark_broken(g->nvml, sensor, energy, "nvmlDeviceGetTotalEnergyConsumption");
     } else if (power == NVML_NO_PERMISSION || power == NVML_GPU_LOST) {
-        mark_broken(g->nvml, place, power, "nvmlDeviceGetPowerUsage");
+        mark_broken(g->nvml, sensor, power, "nvmlDeviceGetPowerUsage");
     } else if (is_unsupported(energy)) {
-        g->power = place->power = true;
-        place->period_s = POWER_PERIOD_S;
-        tam_log(TAM_INFO, "energy: %s has no energy counter; integrating its power", place->id);
+        g->power = sensor->power = true;
+        sensor->period_s = POWER_PERIOD_S;
+        tam_log(TAM_INFO, "energy: %s has no energy counter; integrating its power", sensor->id);
     }
 }
 
 /* -- which GPUs ------------------------------------------------------------------------------- */
 
 /* The one domain that says what is wrong with all. */
-static tam_energy_place *add_nothing(tam_energy_found *found) {
+static tam_energy_sensor *add_nothing(tam_energy_found *found) {
     return tam_energy_add(found, "", TAMIS_ENERGY_GPU, sizeof(gpu));
 }
 
@@ -242,16 +242,16 @@ static void add_gpu(tam_energy_found *found, const char *name, nvml_device devic
         return;
     }
     uuid[sizeof uuid - 1] = '\0';
-    if (tam_energy_find_place(found, uuid))
+    if (tam_energy_find_sensor(found, uuid))
         return;
     gpu g = {.nvml = self, .device = device};
     g.module = is_module(&g);
-    tam_energy_place *place =
+    tam_energy_sensor *sensor =
         tam_energy_add(found, uuid, g.module ? TAMIS_ENERGY_MODULE : TAMIS_ENERGY_GPU, sizeof g);
-    if (!place)
+    if (!sensor)
         return;
-    probe(&g, place);
-    *(gpu *)place->own = g;
+    try_sensor(&g, sensor);
+    *(gpu *)sensor->own = g;
 }
 
 static void add_all(tam_energy_found *found) {
@@ -287,7 +287,7 @@ static void add_named(tam_energy_found *found, const char *name) {
     int code = find ? find(name, &device) : NVML_NO_FUNCTION;
     if (code == NVML_OK)
         add_gpu(found, name, device);
-    else if (!tam_energy_find_place(found, name))
+    else if (!tam_energy_find_sensor(found, name))
         add_failed(found, name, code, what);
 }
 

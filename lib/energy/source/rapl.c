@@ -27,36 +27,36 @@ typedef struct zone {
 
 /* -- what a zone is --------------------------------------------------------------------------- */
 
-static void read_range(tam_energy_place *place, const char *class, const char *folder) {
+static void read_range(tam_energy_sensor *sensor, const char *class, const char *folder) {
     char path[TAM_PATH_BYTES], why[TAMIS_ENERGY_TEXT];
     tam_path_print(path, "%s/%s/max_energy_range_uj", class, folder);
-    if (tam_path_number(path, &place->range_uj, why) == TAMIS_ENERGY_OK && place->range_uj > 0)
+    if (tam_path_number(path, &sensor->range_uj, why) == TAMIS_ENERGY_OK && sensor->range_uj > 0)
         return;
-    place->range_uj = 0;
-    tam_energy_say(place->reason, "its range is not known, so a wrap-around counts as a reset: %s",
+    sensor->range_uj = 0;
+    tam_energy_say(sensor->reason, "its range is not known, so a wrap-around counts as a reset: %s",
                    why);
-    tam_log(TAM_WARN, "energy: %s: %s", place->id, place->reason);
+    tam_log(TAM_WARN, "energy: %s: %s", sensor->id, sensor->reason);
 }
 
-static void read_enabled(tam_energy_place *place, const char *class, const char *folder) {
+static void read_enabled(tam_energy_sensor *sensor, const char *class, const char *folder) {
     char path[TAM_PATH_BYTES], why[TAMIS_ENERGY_TEXT];
     uint64_t enabled;
     tam_path_print(path, "%s/%s/enabled", class, folder);
     if (tam_path_number(path, &enabled, why) == TAMIS_ENERGY_OK && enabled == 0)
-        tam_energy_say(place->reason, "the zone is disabled, echo 1 > %s", path);
+        tam_energy_say(sensor->reason, "the zone is disabled, echo 1 > %s", path);
 }
 
 /* What fails otherwise may answer later: reading tells. */
-static void probe(tam_energy_place *place, const char *class, const char *folder) {
+static void try_sensor(tam_energy_sensor *sensor, const char *class, const char *folder) {
     char why[TAMIS_ENERGY_TEXT];
     uint64_t uj;
-    tamis_energy_status status = tam_path_number(((zone *)place->own)->counter, &uj, why);
+    tamis_energy_status status = tam_path_number(((zone *)sensor->own)->counter, &uj, why);
     if (status == TAMIS_ENERGY_ABSENT || status == TAMIS_ENERGY_DENIED) {
-        tam_energy_break(place, status, "%s", why);
+        tam_energy_break(sensor, status, "%s", why);
         return;
     }
-    read_enabled(place, class, folder);
-    read_range(place, class, folder);
+    read_enabled(sensor, class, folder);
+    read_range(sensor, class, folder);
 }
 
 /* -- which zones there are -------------------------------------------------------------------- */
@@ -99,48 +99,49 @@ static void add_zone(tam_energy_found *found, const char *class, const char *fol
         return; /* powercap has zones without a counter too */
     snprintf(full, sizeof full, "%.30s%s%.24s", nested ? outer : "", nested ? "/" : "",
              named == TAMIS_ENERGY_OK ? name : folder);
-    if (tam_energy_find_place(found, full))
+    if (tam_energy_find_sensor(found, full))
         return;
-    tam_energy_place *place =
+    tam_energy_sensor *sensor =
         tam_energy_add(found, full, understood ? kind : TAMIS_ENERGY_OTHER, sizeof z);
-    if (!place)
+    if (!sensor)
         return;
-    *(zone *)place->own = z;
+    *(zone *)sensor->own = z;
     if (named != TAMIS_ENERGY_OK)
-        tam_energy_break(place, named, "%s", why);
+        tam_energy_break(sensor, named, "%s", why);
     else if (!understood)
-        tam_energy_break(place, TAMIS_ENERGY_UNSUPPORTED,
+        tam_energy_break(sensor, TAMIS_ENERGY_UNSUPPORTED,
                          "zone \"%.24s\": its parent is unknown: %s", name, z.counter);
     else
-        probe(place, class, folder);
+        try_sensor(sensor, class, folder);
 }
 
 /* -- what contains what ----------------------------------------------------------------------- */
 
 /* The platform of package N: psys-N, or the one psys. */
-static const tam_energy_place *platform_of(const tam_energy_found *found, const char *name) {
+static const tam_energy_sensor *platform_of(const tam_energy_found *found, const char *name) {
     unsigned package;
     char wanted[32];
     if (sscanf(name, "package-%u", &package) == 1) {
         snprintf(wanted, sizeof wanted, "psys-%u", package);
-        const tam_energy_place *own = tam_energy_find_place(found, wanted);
+        const tam_energy_sensor *own = tam_energy_find_sensor(found, wanted);
         if (own)
             return own;
     }
-    return tam_energy_find_place(found, "psys");
+    return tam_energy_find_sensor(found, "psys");
 }
 
-static void set_parent(const tam_energy_found *found, tam_energy_place *place) {
-    const char *name = place->id + strlen("rapl:"), *slash = strrchr(name, '/');
-    tamis_energy_kind kind = place->kind;
-    const tam_energy_place *outer = NULL;
+static void set_parent(const tam_energy_found *found, tam_energy_sensor *sensor) {
+    const char *name = sensor->id + strlen("rapl:"), *slash = strrchr(name, '/');
+    tamis_energy_kind kind = sensor->kind;
+    const tam_energy_sensor *outer = NULL;
     if (kind == TAMIS_ENERGY_PACKAGE || kind == TAMIS_ENERGY_DRAM)
         outer = platform_of(found, name);
     if (outer)
-        memcpy(place->inside, outer->id, sizeof place->inside);
+        memcpy(sensor->inside, outer->id, sizeof sensor->inside);
     else if (slash && (kind == TAMIS_ENERGY_CORE || kind == TAMIS_ENERGY_UNCORE ||
                        kind == TAMIS_ENERGY_OTHER))
-        snprintf(place->inside, sizeof place->inside, "%.*s", (int)(slash - place->id), place->id);
+        snprintf(sensor->inside, sizeof sensor->inside, "%.*s", (int)(slash - sensor->id),
+                 sensor->id);
 }
 
 /* -- the source ------------------------------------------------------------------------------- */
@@ -148,11 +149,11 @@ static void set_parent(const tam_energy_found *found, tam_energy_place *place) {
 /* Nothing was found: one domain that says so. */
 static void add_nothing(tam_energy_found *found, int error, const char *class) {
     char why[TAMIS_ENERGY_TEXT];
-    tam_energy_place *place = tam_energy_add(found, "", TAMIS_ENERGY_PACKAGE, sizeof(zone));
+    tam_energy_sensor *sensor = tam_energy_add(found, "", TAMIS_ENERGY_PACKAGE, sizeof(zone));
     if (error && error != ENOENT)
-        tam_energy_break(place, tam_path_failed(error, class, why), "%s", why);
+        tam_energy_break(sensor, tam_path_failed(error, class, why), "%s", why);
     else
-        tam_energy_break(place, TAMIS_ENERGY_ABSENT,
+        tam_energy_break(sensor, TAMIS_ENERGY_ABSENT,
                          "no zones: a virtual machine, a container, or the module intel_rapl_msr "
                          "is not loaded: %s",
                          class);
@@ -170,7 +171,7 @@ static void find_rapl(const tamis_energy_config *config, tam_energy_found *found
     }
     free(folders);
     for (uint32_t i = 0; i < found->n; i++)
-        set_parent(found, &found->places[i]);
+        set_parent(found, &found->sensors[i]);
     if (found->n == 0)
         add_nothing(found, error, class);
 }

@@ -77,7 +77,7 @@ static void read_one(tam_sampler *s, uint32_t index) {
     tam_energy_reading reading;
     tam_energy_gain gain;
     pthread_mutex_unlock(&s->lock);
-    tam_energy_read(&s->found, &s->found.places[index], &reading);
+    tam_energy_read(&s->found, &s->found.sensors[index], &reading);
     pthread_mutex_lock(&s->lock);
     if (!s->closing && tam_domain_take(&s->slots[index].domain, &reading, &gain))
         push_gain(&s->slots[index], &gain);
@@ -89,7 +89,7 @@ static uint64_t read_due(tam_sampler *s, bool all) {
     for (uint32_t i = 0; i < s->count && !s->closing; i++) {
         const tam_energy_domain *d = &s->slots[i].domain;
         uint64_t now_ns = tam_clock_ns(), due_ns = tam_domain_next(d, now_ns);
-        if (d->place.status != TAMIS_ENERGY_OK)
+        if (d->sensor.status != TAMIS_ENERGY_OK)
             continue;
         if (all || due_ns <= now_ns + TOGETHER_NS) {
             read_one(s, i);
@@ -111,9 +111,9 @@ static bool take_found(tam_sampler *s) {
     }
     for (; s->count < s->found.n; s->count++) {
         tam_energy_domain *d = &s->slots[s->count].domain;
-        tam_domain_init(d, &s->found.places[s->count]);
+        tam_domain_init(d, &s->found.sensors[s->count]);
         tam_domain_age(d, tam_clock_ns());
-        some = some || d->place.status == TAMIS_ENERGY_OK;
+        some = some || d->sensor.status == TAMIS_ENERGY_OK;
     }
     return some;
 }
@@ -195,9 +195,9 @@ static bool await(tam_sampler *s, const bool *so_far, uint64_t until_ns) {
 
 static void find_silent(const tamis_energy_config *config, tam_energy_found *found) {
     (void)config;
-    tam_energy_place *place = tam_energy_add(found, "", TAMIS_ENERGY_OTHER, 0);
+    tam_energy_sensor *sensor = tam_energy_add(found, "", TAMIS_ENERGY_OTHER, 0);
     tam_energy_break(
-        place, TAMIS_ENERGY_STALE,
+        sensor, TAMIS_ENERGY_STALE,
         "opening it hangs, so it was abandoned; does its driver respond (nvidia-smi)?");
 }
 

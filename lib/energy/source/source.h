@@ -12,7 +12,7 @@
  *
  * To add a source, write lib/energy/source/<name>.c that defines tam_source_<name>, and add its row
  * to TAMIS_ENERGY_SOURCES: it is then known by its name and part of "auto". rapl.c is the model;
- * path.h reads small files, and says why where it cannot. Places with `power` answer microwatts.
+ * path.h reads small files, and says why where it cannot. Sensors with `power` answer microwatts.
  */
 #ifndef TAM_ENERGY_SOURCE_H
 #define TAM_ENERGY_SOURCE_H
@@ -22,8 +22,8 @@
 #include <tamis/energy.h>
 
 /**
- * What a counter is, as found. A sum counts the widest domains that can be read, so it matters what
- * contains what (cover.c):
+ * What a sensor is, a counter or a power reading, as found. A sum counts the widest domains that
+ * can be read, so it matters what contains what (cover.c):
  *
  *     node      every domain of the host; of two nodes the first that can be read counts
  *     psys      package, dram, core and uncore that are not `inside` another; the psys of another
@@ -34,7 +34,7 @@
  * So OTHER is added to everything but a node. A counter that may be part of another, and nobody
  * knows which, is UNSUPPORTED, as a zone of unknown name in rapl.c.
  */
-typedef struct tam_energy_place {
+typedef struct tam_energy_sensor {
     char id[64];     /* as tamis_energy_domain.id */
     char inside[64]; /* id of the narrowest domain that contains it; "": only its kind tells */
     tamis_energy_kind kind;
@@ -45,7 +45,7 @@ typedef struct tam_energy_place {
     double most_w;                  /* a gain that implies more is a reset */
     double period_s;                /* as of its source */
     void *own;                      /* memory of its source */
-} tam_energy_place;
+} tam_energy_sensor;
 
 /** An answer. */
 typedef struct tam_energy_reading {
@@ -61,7 +61,7 @@ typedef struct tam_energy_source tam_energy_source;
 /** What a source has found. */
 typedef struct tam_energy_found {
     const tam_energy_source *source;
-    tam_energy_place *places; /* [n] */
+    tam_energy_sensor *sensors; /* [n] */
     uint32_t n, room;
     void *self;   /* memory of the source */
     bool lacking; /* it had no memory */
@@ -69,7 +69,7 @@ typedef struct tam_energy_found {
 
 struct tam_energy_source {
     const char *name;
-    double period_s; /* between two reads of a place: of power, and of a counter whose tick is not
+    double period_s; /* between two reads of a sensor: of power, and of a counter whose tick is not
                         yet known, or shorter. The dearer a read, the longer */
     /** Adds what is there. A thread that hangs here, or in read, is given up. */
     void (*find)(const tamis_energy_config *config, tam_energy_found *found);
@@ -93,7 +93,7 @@ tamis_status tam_energy_sources_pick(const char *names, uint32_t most,
 /** Let a source find its domains. Texts of the configuration may be NULL or "". Errors: NOMEM */
 tamis_status tam_energy_find(const tam_energy_source *source, const tamis_energy_config *config,
                              tam_energy_found *out);
-void tam_energy_read(const tam_energy_found *found, const tam_energy_place *place,
+void tam_energy_read(const tam_energy_found *found, const tam_energy_sensor *sensor,
                      tam_energy_reading *out);
 void tam_energy_close(tam_energy_found *found);
 
@@ -101,15 +101,15 @@ void tam_energy_close(tam_energy_found *found);
 
 /** A domain "<source>:<name>" that can be read, with memory of its own. Places move when one is
  * added. @return NULL: no memory, which is recorded */
-tam_energy_place *tam_energy_add(tam_energy_found *found, const char *name, tamis_energy_kind kind,
-                                 size_t own_bytes);
+tam_energy_sensor *tam_energy_add(tam_energy_found *found, const char *name, tamis_energy_kind kind,
+                                  size_t own_bytes);
 
-/** It cannot be read: why, in one sentence. @param place  NULL: nothing is done */
-void tam_energy_break(tam_energy_place *place, tamis_energy_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/** It cannot be read: why, in one sentence. @param sensor  NULL: nothing is done */
+void tam_energy_break(tam_energy_sensor *sensor, tamis_energy_status status, const char *format,
+                      ...) __attribute__((format(printf, 3, 4)));
 
 /** NULL: there is none of this name. */
-tam_energy_place *tam_energy_find_place(const tam_energy_found *found, const char *name);
+tam_energy_sensor *tam_energy_find_sensor(const tam_energy_found *found, const char *name);
 
 /** One sentence, cut to TAMIS_ENERGY_TEXT: what may be long (a path) stands last. */
 void tam_energy_say(char reason[TAMIS_ENERGY_TEXT], const char *format, ...)

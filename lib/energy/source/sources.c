@@ -23,17 +23,17 @@ void tam_energy_close(tam_energy_found *found) {
     if (found->source->close && found->self)
         found->source->close(found->self);
     for (uint32_t i = 0; i < found->n; i++)
-        tam_free(found->places[i].own);
-    tam_free(found->places);
+        tam_free(found->sensors[i].own);
+    tam_free(found->sensors);
     tam_free(found->self);
     *found = (tam_energy_found){.source = found->source};
 }
 
-void tam_energy_read(const tam_energy_found *found, const tam_energy_place *place,
+void tam_energy_read(const tam_energy_found *found, const tam_energy_sensor *sensor,
                      tam_energy_reading *out) {
     *out = (tam_energy_reading){0};
     uint64_t begin_ns = tam_clock_ns();
-    found->source->read(place->own, out);
+    found->source->read(sensor->own, out);
     uint64_t took_ns = tam_clock_ns() - begin_ns;
     out->at_ns = begin_ns + took_ns / 2;
     out->err_ns = (took_ns + 1) / 2;
@@ -43,19 +43,19 @@ static bool make_room(tam_energy_found *found) {
     if (found->n < found->room)
         return true;
     uint32_t room = found->room ? 2 * found->room : 8;
-    tam_energy_place *places = tam_alloc_array(room, sizeof places[0]);
-    if (!places)
+    tam_energy_sensor *sensors = tam_alloc_array(room, sizeof sensors[0]);
+    if (!sensors)
         return false;
     if (found->n)
-        memcpy(places, found->places, found->n * sizeof places[0]);
-    tam_free(found->places);
-    found->places = places;
+        memcpy(sensors, found->sensors, found->n * sizeof sensors[0]);
+    tam_free(found->sensors);
+    found->sensors = sensors;
     found->room = room;
     return true;
 }
 
-tam_energy_place *tam_energy_add(tam_energy_found *found, const char *name, tamis_energy_kind kind,
-                                 size_t own_bytes) {
+tam_energy_sensor *tam_energy_add(tam_energy_found *found, const char *name, tamis_energy_kind kind,
+                                  size_t own_bytes) {
     /* With much to spare: it only tells a counter that was reset from one that counts. */
     static const double most_w[TAMIS_ENERGY_KINDS] = {
         [TAMIS_ENERGY_NODE] = 50000.0,   [TAMIS_ENERGY_PSYS] = 10000.0,
@@ -69,18 +69,19 @@ tam_energy_place *tam_energy_add(tam_energy_found *found, const char *name, tami
         found->lacking = true;
         return NULL;
     }
-    tam_energy_place *place = &found->places[found->n++];
-    *place = (tam_energy_place){
+    tam_energy_sensor *sensor = &found->sensors[found->n++];
+    *sensor = (tam_energy_sensor){
         .kind = kind, .most_w = most_w[kind], .period_s = found->source->period_s, .own = own};
-    snprintf(place->id, sizeof place->id, "%s%s%s", found->source->name, name[0] ? ":" : "", name);
-    return place;
+    snprintf(sensor->id, sizeof sensor->id, "%s%s%s", found->source->name, name[0] ? ":" : "",
+             name);
+    return sensor;
 }
 
-tam_energy_place *tam_energy_find_place(const tam_energy_found *found, const char *name) {
+tam_energy_sensor *tam_energy_find_sensor(const tam_energy_found *found, const char *name) {
     size_t before = strlen(found->source->name) + 1;
     for (uint32_t i = 0; i < found->n; i++) {
-        if (found->places[i].id[before - 1] && strcmp(found->places[i].id + before, name) == 0)
-            return &found->places[i];
+        if (found->sensors[i].id[before - 1] && strcmp(found->sensors[i].id + before, name) == 0)
+            return &found->sensors[i];
     }
     return NULL;
 }
@@ -100,15 +101,15 @@ void tam_energy_say(char reason[TAMIS_ENERGY_TEXT], const char *format, ...) {
     va_end(args);
 }
 
-void tam_energy_break(tam_energy_place *place, tamis_energy_status status, const char *format,
+void tam_energy_break(tam_energy_sensor *sensor, tamis_energy_status status, const char *format,
                       ...) {
-    if (!place)
+    if (!sensor)
         return;
     va_list args;
     va_start(args, format);
-    vsnprintf(place->reason, sizeof place->reason, format, args);
+    vsnprintf(sensor->reason, sizeof sensor->reason, format, args);
     va_end(args);
-    place->status = status;
+    sensor->status = status;
 }
 
 tamis_energy_kind tam_energy_kind_of(const char *name) {

@@ -124,13 +124,13 @@ def carrier(
     return _over_nccl(comm, timeout_s) if device == "cuda" else comm
 
 
-def _over_nccl(meeting: _core.Comm, timeout_s: Optional[float]) -> _core.Comm:
+def _over_nccl(carrier: _core.Comm, timeout_s: Optional[float]) -> _core.Comm:
     """NCCL among the ranks of a communicator, which is left."""
     try:
-        made = launch.nccl_over(meeting, timeout_s)
+        made = launch.nccl_over(carrier, timeout_s)
     finally:
-        meeting.close()
-        leave(meeting)
+        carrier.close()
+        leave(carrier)
     launch.remember(made)
     return made
 
@@ -138,7 +138,7 @@ def _over_nccl(meeting: _core.Comm, timeout_s: Optional[float]) -> _core.Comm:
 def carriers_of(
     group: Any, number: int, timeout_s: Optional[float], nccl: bool
 ) -> List[_core.Comm]:
-    """Communicators over a group that is not all ranks; over NCCL they meet there only.
+    """Communicators over a group that is not all ranks; over NCCL they connect there only.
     Collective over the group."""
     made = []
     for _ in range(number):
@@ -147,18 +147,18 @@ def carriers_of(
     return made
 
 
-# How often some ranks have met in a store, which is the same number on all of them.
-_meetings: Dict[str, int] = {}
-_store: List[Any] = []  # where they met; another one after torch.distributed began anew
+# How often some ranks have used a store, which is the same number on all of them.
+_rendezvous_counts: Dict[str, int] = {}
+_store: List[Any] = []  # the store; another one after torch.distributed began anew
 
 
-def _meeting(ranks: str) -> Any:
+def _rendezvous_store(ranks: str) -> Any:
     store = dist.distributed_c10d._get_default_store()
     if not _store or _store[0] is not store:
-        _meetings.clear()
+        _rendezvous_counts.clear()
         _store[:] = [store]
-    _meetings[ranks] = _meetings.get(ranks, 0) + 1
-    return dist.distributed_c10d.PrefixStore(f"tamis/{ranks}/{_meetings[ranks]}", store)
+    _rendezvous_counts[ranks] = _rendezvous_counts.get(ranks, 0) + 1
+    return dist.distributed_c10d.PrefixStore(f"tamis/{ranks}/{_rendezvous_counts[ranks]}", store)
 
 
 class _Alone:
@@ -167,7 +167,7 @@ class _Alone:
 
     def __init__(self, group: Any, limit_s: float) -> None:
         self.gloo = dist.ProcessGroupGloo(
-            _meeting("_".join(map(str, _ranks_of(group)))),
+            _rendezvous_store("_".join(map(str, _ranks_of(group)))),
             dist.get_rank(group),
             dist.get_world_size(group),
             datetime.timedelta(seconds=limit_s),

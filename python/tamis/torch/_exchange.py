@@ -68,7 +68,7 @@ class Exchange:
 
     def begin(self, agreed: int, scale: float = 1.0) -> None:
         """
-        agreed  a number that all ranks must have in common in this step: `agreement`
+        agreed  a number that all ranks must have in common in this step: `agreed_hash`
         scale   what is exchanged is that much times what the tensors hold
         """
         self._agreed, self._scale = agreed, scale

@@ -113,8 +113,8 @@ def merged(rows: List[Dict[str, Any]], lost: bool) -> Dict[str, Any]:
     figures = {name: sum(row[name] for row in rows) for name in ("length", "target", "wire_bytes")}
     figures["selected"] = 0 if lost else sum(row["selected"] for row in rows)
     figures["residual_norm"] = sum(row["residual_norm"] ** 2 for row in rows) ** 0.5
-    last = max(rows, key=lambda row: row["slack_s"])
-    return dict(figures, slack_s=last["slack_s"], straggler=last["straggler"])
+    last = max(rows, key=lambda row: row["lag_s"])
+    return dict(figures, lag_s=last["lag_s"], straggler=last["straggler"])
 
 
 def joules(meter: Meter) -> Optional[Dict[str, Optional[float]]]:

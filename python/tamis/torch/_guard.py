@@ -84,7 +84,7 @@ def _at_hand(lr: Union[float, torch.Tensor]) -> float:
     return 0.0 if isinstance(lr, torch.Tensor) and lr.device.type != "cpu" else float(lr)
 
 
-def agreement(optimizers: Sequence[torch.optim.Optimizer], more: Sequence[float] = ()) -> int:
+def agreed_hash(optimizers: Sequence[torch.optim.Optimizer], more: Sequence[float] = ()) -> int:
     """For tamis_step.agreed: a hash of learning rates, weight decays, and what else is given. It does
     not wait for rates on a device; check_rates does."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
@@ -96,7 +96,7 @@ def agreement(optimizers: Sequence[torch.optim.Optimizer], more: Sequence[float]
 def named(
     error: _core.Error, optimizers: Sequence[torch.optim.Optimizer], comm: _core.Comm
 ) -> _core.Error:
-    """`error`, and if ranks differ in what `agreement` tells, the rates of this one."""
+    """`error`, and if ranks differ in what `agreed_hash` tells, the rates of this one."""
     if "rates or tamis_step.agreed" not in str(error) or not optimizers:
         return error
     rates = ", ".join(f"{lr:.9g} (weight decay {decay:.9g})" for lr, decay in _rates(optimizers))

@@ -207,7 +207,7 @@ class LocalSGD(torch.optim.Optimizer):
         return loss
 
     def _step_alone(self, closure: Optional[Callable[[], float]]) -> Any:
-        """A step that a GradScaler leaves out on this rank counts, or rounds would no longer meet."""
+        """A step that a GradScaler leaves out on this rank counts, or rounds would no longer fit."""
         with handed_on(self, self.optimizer):
             self._scaling.heed({})
             try:

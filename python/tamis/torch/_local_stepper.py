@@ -15,7 +15,7 @@ import torch
 from .. import _core
 from ._exchange import Exchange
 from ._group import Place
-from ._guard import agreement
+from ._guard import agreed_hash
 from ._kinds import Kind
 from ._parameters import local
 from ._rows import Moved, Row, Subtracted
@@ -147,7 +147,7 @@ class LocalStepper(Stepper):
         if self._scaling.skips or spoiled:
             _spoil(full, places)
         factors = [one for row in rows for one in (row.lr, self._factor(row.group), *row.keeps)]
-        self._exchange.begin(agreement([self.optimizer], factors), 1.0 / rate)
+        self._exchange.begin(agreed_hash([self.optimizer], factors), 1.0 / rate)
         for place in places:
             self._exchange.mark(place)
         told: bool = self._state.finish(self._exchange)

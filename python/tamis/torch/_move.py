@@ -20,10 +20,10 @@ def move(
         reports = [group.move(comm) for group, comm in zip(state.groups, comms)]
     made = {group: report["steps"] for group, report in zip(state.groups, reports)}
     for exchange in state.exchanges:
-        met = [made[group] for group in exchange.groups]
-        if min(met) != max(met):
+        now = [made[group] for group in exchange.groups]
+        if min(now) != max(now):
             raise RuntimeError(
-                f"rank {state.comm.rank}: the exchanges of {len(met)} dtypes stopped at steps {met}:"
+                f"rank {state.comm.rank}: the exchanges of {len(now)} dtypes stopped at steps {now}:"
                 " begin again from a checkpoint"
             )
     _rename(state, comms)

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Tuple
 import torch
 
 from ._group import Group, Place
-from ._guard import agreement
+from ._guard import agreed_hash
 from ._kinds import GRADIENT
 from ._parameters import Shards, flat, local
 from ._scaling import SUPPORTS, scaled
@@ -118,7 +118,7 @@ class MeanStepper(Stepper):
         missing = [p for p in parameters if p.grad is None]
         try:
             state.begin()
-            state.hooked.begin(agreement([self.optimizer]))
+            state.hooked.begin(agreed_hash([self.optimizer]))
             places = self._located(parameters)
             if state.spoiled_inside([tensor for place in places for tensor in place.tensors]):
                 places[0].tensors[0][0] = float("nan")

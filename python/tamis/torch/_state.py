@@ -310,7 +310,7 @@ class SparseState:
             if self.dropped():
                 self.discard()
             self.begin()
-            self.hooked.begin(_guard.agreement(self._outside()))
+            self.hooked.begin(_guard.agreed_hash(self._outside()))
         self.hooked.mark(place, hold)
 
     def dropped(self) -> bool:
@@ -554,13 +554,13 @@ class SparseState:
         """
         self._settle()
         for exchange in self.exchanges:
-            met = [group.align() for group in exchange.groups]
-            if min(met) != max(met):
+            now = [group.align() for group in exchange.groups]
+            if min(now) != max(now):
                 raise RuntimeError(
-                    f"the exchanges of {len(met)} dtypes stopped at steps {met}: go back to an older"
+                    f"the exchanges of {len(now)} dtypes stopped at steps {now}: go back to an older"
                     " checkpoint"
                 )
-            rows = zip(exchange.groups, met)
+            rows = zip(exchange.groups, now)
             exchange.steps -= min([group.uncount(made) for group, made in rows])
         self._choose()
         return self.steps

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """CUDA streams of the caller, and the device on which things are made.
 
-A step may meet several streams: autograd computes a gradient on the stream of its forward pass, and
+A step may have several streams: autograd computes a gradient on the stream of its forward pass, and
 step() may be called on yet another. All calls of a step name one stream to the library, the first:
 
     gradient   on stream A       first = A

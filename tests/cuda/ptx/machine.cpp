@@ -2,8 +2,8 @@
  *
  * Runs a kernel of a program: blocks one after another, in each the warps in turn, in each the
  * lanes that are at one place together. Where lanes part, the ones that are furthest behind go on,
- * so that they meet again; in reverse order those ahead, as far as they can; shuffled, now these,
- * now those.
+ * so that they are level again; in reverse order those ahead, as far as they can; shuffled, now
+ * these, now those.
  */
 #include "tests/cuda/ptx/machine.hpp"
 #include "tests/cuda/emulate.hpp"
@@ -128,7 +128,7 @@ void run_ready(warp *w) {
 }
 
 /* All lanes wait or have left. @return whether they go on: all are at the same call of the warp */
-bool meet_warp(warp *w) {
+bool sync_warp(warp *w) {
     if (w->waiting == 0)
         return false;
     const instruction &i = m.program->code[w->at[static_cast<unsigned>(__builtin_ctz(w->waiting))]];
@@ -183,7 +183,7 @@ uint32_t count_votes(const instruction &i) {
 }
 
 /* No warp can go on alone. @return false: all have left */
-bool meet_block() {
+bool sync_block() {
     const warp &first = m.warps[0];
     for (const warp &w : m.warps)
         if (w.left != first.left || (!w.left && w.at[0] != first.at[0]))
@@ -215,9 +215,9 @@ void run_block(uint32_t number) {
             warp *w = &m.warps[i ^ turn];
             do
                 run_ready(w);
-            while (meet_warp(w));
+            while (sync_warp(w));
         }
-    } while (meet_block());
+    } while (sync_block());
 }
 
 /* -- a launch --------------------------------------------------------------------------------- */

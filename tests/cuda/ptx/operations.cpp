@@ -302,7 +302,7 @@ void ballot(lanes &g, const instruction &i) {
 }
 
 /* Orders no memory here, so that more is found. */
-void meet(lanes &g, const instruction &i) {
+void sync(lanes &g, const instruction &i) {
     demand_all(g, i.operand[0]);
 }
 
@@ -371,8 +371,9 @@ struct entry {
     TYPED(name, function, b16) TYPED(name, function, b32) TYPED(name, function, b64)
 #define SIGNED(name, function)                                                                     \
     TYPED(name, function, u16)                                                                     \
-    TYPED(name, function, u32) TYPED(name, function, u64) TYPED(name, function, s16)               \
-        TYPED(name, function, s32) TYPED(name, function, s64)
+    TYPED(name, function, u32)                                                                     \
+    TYPED(name, function, u64)                                                                     \
+    TYPED(name, function, s16) TYPED(name, function, s32) TYPED(name, function, s64)
 #define FLOATS(name, function) TYPED(name, function, f32) TYPED(name, function, f64)
 #define COMPARE(name) SIGNED(setp.name, name) FLOATS(setp.name, name) INTEGERS(setp.name, name)
 #define UNLESS(name, function, type)                                                               \
@@ -440,7 +441,7 @@ const std::unordered_map<std::string, entry> table = {
     {"bra", {nullptr, BRANCH}},
     {"ret", {nullptr, LEAVE}},
     {"vote.ballot", {ballot, AT_WARP}},
-    {"bar.warp", {meet, AT_WARP}},
+    {"bar.warp", {sync, AT_WARP}},
     {"redux.add.u32", {reduce_add, AT_WARP}},
     {"redux.add.s32", {reduce_add, AT_WARP}},
     {"shfl.up", {shuffle<UP>, AT_WARP}},

@@ -117,15 +117,15 @@ void record(touch *t, const touch &mine) {
 
 const char *check(word *w, const touch &mine, how what, uint32_t thread) {
     bool writes = what == WRITE || what == ATOMIC || what == STRONG_WRITE;
-    bool meets_write = (w->wrote.bytes & mine.bytes) && !(w->wrote.strong && mine.strong);
-    bool meets_read = writes && (w->read.bytes & mine.bytes) && !(w->read.strong && mine.strong);
-    if (meets_write && what == CONSTANT_READ)
+    bool overlaps_write = (w->wrote.bytes & mine.bytes) && !(w->wrote.strong && mine.strong);
+    bool overlaps_read = writes && (w->read.bytes & mine.bytes) && !(w->read.strong && mine.strong);
+    if (overlaps_write && what == CONSTANT_READ)
         return "a read past the coherent cache of what this launch wrote";
-    if (meets_write && !is_ordered(w->wrote, thread))
+    if (overlaps_write && !is_ordered(w->wrote, thread))
         return w->wrote.block != block
                    ? "an access to what another block wrote, without fence and atomic between"
                    : "an access to what another thread wrote, without a barrier between";
-    if (meets_read && !is_ordered(w->read, thread) &&
+    if (overlaps_read && !is_ordered(w->read, thread) &&
         (w->read.block == block || w->read.thread != SEVERAL))
         return w->read.block != block
                    ? "a write to what another block read, without fence and atomic between"

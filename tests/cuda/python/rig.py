@@ -26,9 +26,9 @@ def cuda(monkeypatch):
     monkeypatch.setattr(launch, "_check_announced", lambda: None)
 
 
-def run(body, nranks=RANKS, meetings=4):
+def run(body, nranks=RANKS, ncarriers=4):
     """body(rank) on a thread for each rank; all current devices are 0, as after model.to(...)."""
-    carriers = [_core.Comm.local(nranks, 20000) for _ in range(meetings)]
+    carriers = [_core.Comm.local(nranks, 20000) for _ in range(ncarriers)]
     results, failures = [None] * nranks, []
 
     def one(rank):

@@ -130,13 +130,13 @@ def test_a_backward_pass_that_ended_early_ends_the_state():
     on(body, True)
 
 
-def test_a_group_of_some_ranks_meets_in_itself(monkeypatch):
+def test_a_group_of_some_ranks_connects_in_itself(monkeypatch):
     """Of four ranks two have a DDP of their own: its communicator is over NCCL, of these two."""
     size = lambda group=None: 2 * RANKS if group is None else group.size()
     monkeypatch.setattr(dist, "get_world_size", size)
     monkeypatch.setattr(_comm, "_carrier_among", lambda group, limit_s: here.carriers.pop())
-    meetings = []
-    monkeypatch.setattr(_comm, "leave", lambda comm: meetings.append(comm.transport))
+    gone = []
+    monkeypatch.setattr(_comm, "leave", lambda comm: gone.append(comm.transport))
 
     def body(one):
         assert (one.state.comm.transport, one.state.comm.nranks) == ("nccl", RANKS)
@@ -144,7 +144,7 @@ def test_a_group_of_some_ranks_meets_in_itself(monkeypatch):
         return train(one)
 
     found = on(body, True)
-    assert meetings.count("local") == RANKS  # each rank has left where it met the others
+    assert gone.count("local") == RANKS  # each rank has left the local communicator
     assert torch.equal(found[0][:-1], found[1][:-1])
 
 

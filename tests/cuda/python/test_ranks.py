@@ -61,9 +61,9 @@ def steps(model, numbers):
         model.opt.step()
 
 
-def nccl(meeting, rank):
+def nccl(carrier, rank):
     with torch.cuda.device(rank):
-        return launch.nccl_over(meeting, 1)
+        return launch.nccl_over(carrier, 1)
 
 
 def both(body, nranks=RANKS):
@@ -105,8 +105,8 @@ def test_a_lost_rank_ends_the_state_until_it_moves(saves, options):
     move() steps work."""
 
     def body(rank):
-        meeting = here.carriers.pop()
-        model = Model(rank, timeout_s=1, comm=nccl(meeting, rank), **options)
+        carrier = here.carriers.pop()
+        model = Model(rank, timeout_s=1, comm=nccl(carrier, rank), **options)
         steps(model, range(3))
         state = model.opt.tamis
         if rank == 1:
@@ -120,7 +120,7 @@ def test_a_lost_rank_ends_the_state_until_it_moves(saves, options):
         assert again.value is state.error and "ended by" in repr(state)
         if saves:
             assert own(state.state_dict())["steps"] == state.steps == 3
-        report = model.opt.move(nccl(meeting.shrink([0, 2]), rank))
+        report = model.opt.move(nccl(carrier.shrink([0, 2]), rank))
         assert report["gone"] == 1 and state.error is None
         assert report["step"] == state.steps == 3
         made = 3

@@ -48,7 +48,7 @@ def case_one_group_of_two():
 
 
 def case_carriers_with_and_without_a_group():
-    """The group that carrier() makes is destroyed when the ranks have met, that of the caller is
+    """The group that carrier() makes is destroyed when all have connected, that of the caller is
     not."""
     mine = [dist.new_group([rank], backend="gloo") for rank in range(2)][dist.get_rank()]
     asked, left = [], []
@@ -69,8 +69,8 @@ LATE = "[../gloo/tcp/buffer.cc:81] Timed out waiting 1ms for recv. This is typic
 GONE = "[../gloo/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:80"
 
 
-def case_a_meeting_that_fails():
-    """gloo's own words are the cause, and the ranks have left the group where they met."""
+def case_a_rendezvous_that_fails():
+    """gloo's own words are the cause, and the ranks have left that group."""
     found = []
     for words in (LATE, GONE):
         with pytest.MonkeyPatch.context() as patch:
@@ -146,7 +146,7 @@ def case_a_default_group_over_nccl_alone():
 
 CASES = ["case_one_group_of_two", "case_parameters_on_devices",
          "case_a_default_group_over_nccl_alone", "case_carriers_with_and_without_a_group",
-         "case_a_meeting_that_fails", "case_a_torch_whose_gloo_gathers_into_one_tensor"]
+         "case_a_rendezvous_that_fails", "case_a_torch_whose_gloo_gathers_into_one_tensor"]
 
 
 @pytest.fixture(scope="module")
@@ -171,17 +171,17 @@ def test_a_group_of_some_ranks_gets_nccl_and_later_groups_are_made(results):
     assert first[1] == second[1] == 2.0
 
 
-def test_a_group_of_its_own_is_destroyed_when_the_ranks_have_met(results):
+def test_a_group_of_its_own_is_destroyed_when_all_have_connected(results):
     found = ranks.values(results, "case_carriers_with_and_without_a_group")
     assert found == 2 * [(True, True, True, 0)]
 
 
-def test_a_meeting_that_fails_has_the_words_of_gloo(results):
+def test_a_rendezvous_that_fails_has_the_words_of_gloo(results):
     late = ("TAMIS_E_TIMEOUT", "TimeoutError",
             "torch's group of 2 ranks: Timed out waiting 1ms for recv")
     gone = ("TAMIS_E_TRANSPORT", "RuntimeError",
             "torch's group of 2 ranks: Connection closed by peer [127.0.0.1]:80")
-    assert ranks.values(results, "case_a_meeting_that_fails") == 2 * [([late, gone], 0)]
+    assert ranks.values(results, "case_a_rendezvous_that_fails") == 2 * [([late, gone], 0)]
 
 
 def test_a_gather_into_one_tensor(results):

@@ -75,12 +75,12 @@ uint32_t fuzz_timeout_ms = 120000;
 
 /* -- the caller's all-gather ------------------------------------------------------------------ */
 
-typedef struct seat {
+typedef struct endpoint {
     fuzz_board *board;
     uint32_t rank;
     const void *send;
     size_t bytes;
-} seat;
+} endpoint;
 
 struct fuzz_board {
     pthread_mutex_t lock;
@@ -89,10 +89,10 @@ struct fuzz_board {
     uint64_t round;
     bool broken;
     mail *letters; /* NULL: all-gathers */
-    seat seats[MOST_RANKS];
+    endpoint endpoints[MOST_RANKS];
 };
 
-static bool meet(fuzz_board *b) {
+static bool rendezvous(fuzz_board *b) {
     pthread_mutex_lock(&b->lock);
     uint64_t round = b->round;
     if (++b->waiting == b->nranks) {
@@ -102,9 +102,9 @@ static bool meet(fuzz_board *b) {
     }
     while (b->round == round && !b->broken)
         pthread_cond_wait(&b->changed, &b->lock);
-    bool met = b->round != round;
+    bool complete = b->round != round;
     pthread_mutex_unlock(&b->lock);
-    return met;
+    return complete;
 }
 
 static void break_board(fuzz_board *b) {
@@ -115,31 +115,31 @@ static void break_board(fuzz_board *b) {
 }
 
 static tamis_status gather(void *context, const void *send, void *recv, size_t bytes) {
-    seat *own = context;
+    endpoint *own = context;
     fuzz_board *b = own->board;
     own->send = send;
     own->bytes = bytes;
-    if (!meet(b))
+    if (!rendezvous(b))
         return TAMIS_E_TRANSPORT;
     bool alike = true;
     for (uint32_t r = 0; r < b->nranks; r++) {
-        alike = alike && b->seats[r].bytes == bytes;
+        alike = alike && b->endpoints[r].bytes == bytes;
         if (alike)
-            memcpy((char *)recv + r * bytes, b->seats[r].send, bytes);
+            memcpy((char *)recv + r * bytes, b->endpoints[r].send, bytes);
     }
     if (!alike)
         break_board(b);
-    return meet(b) ? TAMIS_OK : TAMIS_E_TRANSPORT;
+    return rendezvous(b) ? TAMIS_OK : TAMIS_E_TRANSPORT;
 }
 
 static bool connect_board(fuzz_board *b, const tamis_comm_config *config, tamis_comm **comms) {
     for (uint32_t r = 0; r < b->nranks; r++) {
         tamis_callbacks callbacks = TAMIS_CALLBACKS_INIT;
-        b->seats[r] = (seat){.board = b, .rank = r};
+        b->endpoints[r] = (endpoint){.board = b, .rank = r};
         callbacks.rank = r;
         callbacks.nranks = b->nranks;
         callbacks.allgather = gather;
-        callbacks.context = &b->seats[r];
+        callbacks.context = &b->endpoints[r];
         if (tamis_comm_create_callback(&callbacks, config, &comms[r]) != TAMIS_OK)
             return false;
     }

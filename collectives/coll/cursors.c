@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/coll/coll.h"
 
-const tam_peer *tam_turn_peer(const tam_coll *coll, const tam_turn *t) {
+const tam_peer *tam_cursor_peer(const tam_coll *coll, const tam_cursor *t) {
     return &coll->peers[(t->first + t->nth) % coll->npeers];
 }
 
-size_t tam_turn_bytes(const tam_coll *coll, const tam_turn *t) {
-    const tam_peer *p = tam_turn_peer(coll, t);
+size_t tam_cursor_bytes(const tam_coll *coll, const tam_cursor *t) {
+    const tam_peer *p = tam_cursor_peer(coll, t);
     const tam_stream *s = t->sends ? p->out : p->in;
     size_t bytes = 0;
     for (uint32_t i = 0; i < (t->sends ? p->nout : p->nin); i++)
@@ -14,12 +14,12 @@ size_t tam_turn_bytes(const tam_coll *coll, const tam_turn *t) {
     return bytes;
 }
 
-/* Ranks of a group hear from each other once, even if they have nothing to say. */
-static bool exists(const tam_coll *coll, const tam_turn *t) {
-    return (t->chunk == 0 && coll->phase != TAM_PHASE_RUNS) || tam_turn_bytes(coll, t) > 0;
+/* Ranks of a group send each other one message, even an empty one. */
+static bool exists(const tam_coll *coll, const tam_cursor *t) {
+    return (t->chunk == 0 && coll->phase != TAM_PHASE_RUNS) || tam_cursor_bytes(coll, t) > 0;
 }
 
-bool tam_turn_settle(const tam_coll *coll, tam_turn *t) {
+bool tam_cursor_seek(const tam_coll *coll, tam_cursor *t) {
     for (; coll->npeers > 0 && t->chunk < coll->nchunks; t->chunk++, t->nth = 0) {
         for (; t->nth < coll->npeers; t->nth++) {
             if (exists(coll, t))
@@ -29,6 +29,6 @@ bool tam_turn_settle(const tam_coll *coll, tam_turn *t) {
     return false;
 }
 
-bool tam_turn_tagged(const tam_coll *coll, const tam_turn *t) {
+bool tam_cursor_tagged(const tam_coll *coll, const tam_cursor *t) {
     return coll->tag && coll->step == 0 && t->chunk == 0;
 }

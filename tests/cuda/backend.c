@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/cuda/place.h"
+#include "tests/cuda/backend.h"
 
 #include <cuda_runtime_api.h>
 #include <stddef.h>
@@ -28,7 +28,7 @@ static tamis_comm *connect_nccl(uint32_t rank, tamis_comm *local) {
 }
 
 #define DEVICE .device = TAMIS_DEVICE_CUDA, .alloc = take, .release = give_back
-const trial_place place_host_driven = {.name = "cuda, host-driven", DEVICE, .connect = stay};
-const trial_place place_mixed = {
+const trial_backend backend_host_driven = {.name = "cuda, host-driven", DEVICE, .connect = stay};
+const trial_backend backend_mixed = {
     .name = "cuda, host-driven, beside CPUs", DEVICE, .connect = stay, .odd = true};
-const trial_place place_stream = {.name = "cuda, stream", DEVICE, .connect = connect_nccl};
+const trial_backend backend_stream = {.name = "cuda, stream", DEVICE, .connect = connect_nccl};

@@ -86,7 +86,7 @@ static void *create(void *context) {
     looks = on_stack = 0;
     uint64_t begin_ns = tam_clock_ns();
     uint64_t deadline_ns = c->timeout_ns > 0 ? tam_clock_ns() + c->timeout_ns : 0;
-    bool hushed = tam_hush(true);
+    bool was_quiet = tam_errors_quiet(true);
     c->status = tam_staged_open(&p2p, mail_end(c->m, c->rank), c->rank, c->nranks, c->wanted,
                                 deadline_ns, &s);
     slow_ns = stops_at = 0;
@@ -101,7 +101,7 @@ static void *create(void *context) {
     snprintf(c->sentence, sizeof c->sentence, "%s", tamis_last_error());
     if (s)
         tam_staged_close(s, c->status == TAMIS_OK);
-    tam_hush(hushed);
+    tam_errors_quiet(was_quiet);
     return NULL;
 }
 
@@ -130,7 +130,7 @@ static uint64_t long_ns(void) {
     return test_long_ms() * UINT64_C(1000000);
 }
 
-/* For those who wait in vain; long enough for plans to be tried. */
+/* For those who wait for a rank that never comes; long enough for plans to be tried. */
 static uint64_t short_ns(void) {
     return test_load() * UINT64_C(1300000000);
 }
@@ -216,7 +216,7 @@ static void ranks_that_want_different_plans_are_told(void **state) {
         all[r].sum_timeout_ns = short_ns();
     create_all(all, 4, 0, 4);
     uint32_t told = 0;
-    for (uint32_t r = 0; r < 4; r++) { /* who never meets rank 2 waits for it */
+    for (uint32_t r = 0; r < 4; r++) { /* who never exchanges with rank 2 waits for it */
         assert_true(all[r].status == TAMIS_E_PROTOCOL || all[r].status == TAMIS_E_TIMEOUT);
         told += strstr(all[r].sentence, "options and TAMIS_PLAN") != NULL;
     }
@@ -270,7 +270,7 @@ static void want_slow(rank_case *all, uint32_t nranks, uint64_t timeout_ns, uint
         all[r].slow_ns = slow;
 }
 
-/* Also farewells of a trial that fails, which a p2p link whose buffers stay in flight may send
+/* Also abort messages of a trial that fails, which a p2p link whose buffers stay in flight may send
  * when it is over. */
 static void no_message_lies_on_a_stack(void **state) {
     enum { P = 9, SLOW_NS = 1000000 };

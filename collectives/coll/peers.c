@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whom a rank meets in a step, and what they send each other. In a stage the places of a group
- * differ in one digit:
+ * The peers of a rank in a step, and what they send each other. In a stage the virtual ranks of a
+ * group differ in one digit:
  *
- *     6 ranks, plan 2x4:   place   0 1 2 3 4 5 6 7
- *                          rank    0 1 2 3 4 - 5 -        - played by the rank on its left
+ *     6 ranks, plan 2x4:   vrank   0 1 2 3 4 5 6 7
+ *                          rank    0 1 2 3 4 - 5 -        - the rank on its left
  *     stage 0, groups      {0 1} {2 3} {4 5} {6 7}
  *     stage 1, groups      {0 2 4 6} {1 3 5 7}
  *
- * Rank 4 meets nobody in stage 0, and in stage 1 ranks 0 and 2 at place 4, ranks 1 and 3 at place
- * 5, and rank 5 at both. What two ranks send each other for two places is one message.
+ * Rank 4 has no peers in stage 0; in stage 1 it has ranks 0 and 2 for virtual rank 4, ranks 1 and 3
+ * for virtual rank 5, and rank 5 for both. What two ranks send each other for two virtual ranks is
+ * one message.
  */
 #include "collectives/coll/coll.h"
 
-static uint32_t digit_of(const tam_coll *coll, uint32_t place) {
-    return place / coll->stride % coll->radix;
+static uint32_t digit_of(const tam_coll *coll, uint32_t vrank) {
+    return vrank / coll->stride % coll->radix;
 }
 
 static bool same_group(const tam_coll *coll, uint32_t v, uint32_t u) {
@@ -22,13 +23,14 @@ static bool same_group(const tam_coll *coll, uint32_t v, uint32_t u) {
     return v / span == u / span && v % coll->stride == u % coll->stride;
 }
 
-/* Before the first stage only ranks at their own place have something to add. */
-static bool adds(const tam_coll *coll, uint32_t place) {
-    return coll->stage > 0 || tam_plan_seated(&coll->plan, place);
+/* Before the first stage only primary virtual ranks have something to add. */
+static bool adds(const tam_coll *coll, uint32_t vrank) {
+    return coll->stage > 0 || tam_plan_is_primary(&coll->plan, vrank);
 }
 
-/* Streams from `theirs` places to `mine`, or the other way round. A part of a sum is named after
- * the place that sums it, and what was gathered after the place that has it. */
+/* Streams from one rank's virtual ranks to another's, or the other way round. A part of a sum is
+ * named after the virtual rank that sums it, and what was gathered after the virtual rank that has
+ * it. */
 static uint32_t list_streams(const tam_coll *coll, const uint32_t *from, uint32_t nfrom,
                              const uint32_t *to, uint32_t nto, bool sends, tam_stream out[2]) {
     bool scatters = coll->phase == TAM_PHASE_SCATTER;
@@ -46,25 +48,25 @@ static uint32_t list_streams(const tam_coll *coll, const uint32_t *from, uint32_
 }
 
 static void add_peer(tam_coll *coll, uint32_t rank, uint32_t digit) {
-    uint32_t theirs[2], ntheirs = tam_plan_played(&coll->plan, rank, theirs);
+    uint32_t theirs[2], ntheirs = tam_plan_vranks_of(&coll->plan, rank, theirs);
     tam_peer *p = &coll->peers[coll->npeers++];
     *p = (tam_peer){.rank = rank, .digit = digit};
-    p->nout = list_streams(coll, coll->place, coll->nplaces, theirs, ntheirs, true, p->out);
-    p->nin = list_streams(coll, theirs, ntheirs, coll->place, coll->nplaces, false, p->in);
+    p->nout = list_streams(coll, coll->vrank, coll->nvranks, theirs, ntheirs, true, p->out);
+    p->nin = list_streams(coll, theirs, ntheirs, coll->vrank, coll->nvranks, false, p->in);
     for (uint32_t i = 0; i < p->nin; i++)
-        coll->last[p->in[i].place != coll->place[0]] = coll->npeers - 1;
+        coll->last[p->in[i].vrank != coll->vrank[0]] = coll->npeers - 1;
 }
 
 /* In the order of digits: the order in which sums are added. */
-static void meet_group(tam_coll *coll) {
-    uint32_t before = UINT32_MAX, own = digit_of(coll, coll->place[0]);
+static void build_group(tam_coll *coll) {
+    uint32_t before = UINT32_MAX, own = digit_of(coll, coll->vrank[0]);
     for (uint32_t e = 0; e < coll->radix; e++) {
-        for (uint32_t i = 0; i < coll->nplaces; i++) {
-            uint32_t place = coll->place[i] + (e - digit_of(coll, coll->place[i])) * coll->stride;
-            uint32_t rank = tam_plan_rank(&coll->plan, place);
+        for (uint32_t i = 0; i < coll->nvranks; i++) {
+            uint32_t vrank = coll->vrank[i] + (e - digit_of(coll, coll->vrank[i])) * coll->stride;
+            uint32_t rank = tam_plan_rank(&coll->plan, vrank);
             if (rank == coll->rank || rank == before)
                 continue;
-            add_peer(coll, rank, digit_of(coll, tam_plan_place(&coll->plan, rank)));
+            add_peer(coll, rank, digit_of(coll, tam_plan_vrank(&coll->plan, rank)));
             before = rank;
         }
         if (e == own)
@@ -72,7 +74,7 @@ static void meet_group(tam_coll *coll) {
     }
 }
 
-static void meet_all(tam_coll *coll) {
+static void build_all(tam_coll *coll) {
     for (uint32_t r = 0; r < coll->plan.nranks; r++) {
         if (r == coll->rank) {
             coll->sent.first = coll->npeers;
@@ -96,7 +98,7 @@ static void count_chunks(tam_coll *coll) {
     }
     coll->nchunks = (uint32_t)((most + coll->part - 1) / coll->part);
     if (coll->nchunks == 0 && coll->phase != TAM_PHASE_RUNS)
-        coll->nchunks = 1; /* the ranks of a group always hear from each other */
+        coll->nchunks = 1; /* the ranks of a group always send each other one message */
 }
 
 static void find_stage(tam_coll *coll) {
@@ -125,21 +127,21 @@ static void find_part(tam_coll *coll) {
         coll->part = (blocks > 0 ? blocks : 1) * tam_value_bytes(coll->type, TAM_VALUE_BLOCK);
 }
 
-void tam_coll_meet(tam_coll *coll) {
+void tam_coll_build_peers(tam_coll *coll) {
     coll->npeers = 0;
-    coll->sent = (tam_turn){.sends = true};
-    coll->posted = coll->checked = coll->taken = (tam_turn){0};
+    coll->sent = (tam_cursor){.sends = true};
+    coll->posted = coll->checked = coll->taken = (tam_cursor){0};
     memset(coll->partials, 0, sizeof coll->partials);
     coll->known.memory = NULL;
     if (coll->kind == TAM_PHASE_RUNS) {
         coll->phase = TAM_PHASE_RUNS;
         coll->fused = false;
         find_part(coll);
-        meet_all(coll);
+        build_all(coll);
     } else {
         find_stage(coll);
         find_part(coll);
-        meet_group(coll);
+        build_group(coll);
         if (coll->fused && coll->failed == TAMIS_OK)
             tam_coll_copy_own(coll);
     }

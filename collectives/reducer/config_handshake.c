@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * Agreement: before any other exchange, all ranks show each other their configuration, in the
- * communicator's records.
+ * The configuration handshake: before any other exchange, all ranks show each other their
+ * configuration, in the communicator's records.
  */
 #include "collectives/reducer/reducer.h"
 
 #include <stdio.h>
 #include <xxhash.h>
 
-_Static_assert(sizeof(tam_agreement) <= TAM_RECORD_BYTES, "an agreement fits the records");
+_Static_assert(sizeof(tam_config_handshake) <= TAM_RECORD_BYTES, "a handshake fits the records");
 
 typedef enum fact_kind { WHOLE, HEX, SCHEME } fact_kind;
 
@@ -82,8 +82,8 @@ static void fill_update(const tamis_reducer *r, uint64_t *out) {
         out[TAM_UPDATE_scale] = 0;
 }
 
-void tam_agreement_fill(tamis_reducer *r, const tamis_layout *layout) {
-    uint64_t *f = r->agreement.fields;
+void tam_config_handshake_fill(tamis_reducer *r, const tamis_layout *layout) {
+    uint64_t *f = r->handshake.fields;
     f[TAM_FACT_VERSION] = TAMIS_VERSION;
     f[TAM_FACT_LENGTH] = layout->length;
     f[TAM_FACT_NSEGMENTS] = layout->nsegments;
@@ -99,8 +99,8 @@ void tam_agreement_fill(tamis_reducer *r, const tamis_layout *layout) {
         fill_update(r, f + TAM_FIELDS_OF_UPDATE);
 }
 
-bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, char *text,
-                           size_t size) {
+bool tam_config_handshake_differs(const tam_config_handshake *ours, const uint64_t *state,
+                                  char *text, size_t size) {
     char name[32], here[64], there[64];
     int f = first_difference(ours->fields, state, TAM_SCOPE_STATE);
     if (f < 0)
@@ -112,21 +112,21 @@ bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, cha
     return true;
 }
 
-void tam_agreement_of_state(const tam_agreement *agreement, uint64_t *out) {
+void tam_config_handshake_of_state(const tam_config_handshake *handshake, uint64_t *out) {
     for (int f = 0; f < TAM_FIELDS; f++)
-        out[f] = scope_of(f) == TAM_SCOPE_STATE ? agreement->fields[f] : 0;
-    out[TAM_FACT_DENSE_BUCKETS] = agreement->fields[TAM_FACT_DENSE_BUCKETS]; /* to be logged */
+        out[f] = scope_of(f) == TAM_SCOPE_STATE ? handshake->fields[f] : 0;
+    out[TAM_FACT_DENSE_BUCKETS] = handshake->fields[TAM_FACT_DENSE_BUCKETS]; /* to be logged */
 }
 
-uint64_t tam_agreement_hash(const tam_agreement *agreement) {
-    return XXH3_64bits(agreement->fields, sizeof agreement->fields);
+uint64_t tam_config_handshake_hash(const tam_config_handshake *handshake) {
+    return XXH3_64bits(handshake->fields, sizeof handshake->fields);
 }
 
 /* The first rank that differs from rank 0, and in what. @return nranks: there is none */
 static uint32_t find_odd(const unsigned char *records, uint32_t nranks, int *out) {
-    const tam_agreement *first = tam_consensus_record(records, 0);
+    const tam_config_handshake *first = tam_handshake_record(records, 0);
     for (uint32_t r = 1; r < nranks; r++) {
-        const tam_agreement *other = tam_consensus_record(records, r);
+        const tam_config_handshake *other = tam_handshake_record(records, r);
         *out = first_difference(first->fields, other->fields, TAM_SCOPE_RANKS);
         if (*out >= 0)
             return r;
@@ -142,12 +142,12 @@ static bool of_layout(int field) {
 
 /* The same sentence on every rank. */
 static tamis_status compare(const unsigned char *records, uint32_t nranks) {
-    TAM_TRY(tam_consensus_failure(records, nranks, "create its reducer"));
-    const tam_agreement *first = tam_consensus_record(records, 0);
+    TAM_TRY(tam_handshake_failure(records, nranks, "create its reducer"));
+    const tam_config_handshake *first = tam_handshake_record(records, 0);
     int f = -1;
     uint32_t r = find_odd(records, nranks, &f);
     if (r < nranks && !of_layout(f)) {
-        const tam_agreement *other = tam_consensus_record(records, r);
+        const tam_config_handshake *other = tam_handshake_record(records, r);
         char name[32], here[64], there[64];
         print_name(f, name, sizeof name);
         print_value(f, first->fields[f], here, sizeof here);
@@ -158,10 +158,10 @@ static tamis_status compare(const unsigned char *records, uint32_t nranks) {
     return TAMIS_OK;
 }
 
-tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, const tamis_layout *layout,
-                       uint64_t deadline_ns) {
+tamis_status tam_config_handshake_run(tamis_comm *comm, const tam_config_handshake *mine,
+                                      const tamis_layout *layout, uint64_t deadline_ns) {
     int f = -1;
-    TAM_TRY(tam_consensus_run(comm, mine, sizeof *mine, compare, deadline_ns));
+    TAM_TRY(tam_handshake_run(comm, mine, sizeof *mine, compare, deadline_ns));
     uint32_t odd = find_odd(comm->records, comm->nranks, &f);
     return odd < comm->nranks ? tam_layouts_disagree(comm, layout, odd, deadline_ns) : TAMIS_OK;
 }

@@ -3,7 +3,7 @@
  * From measured times to a plan: medians, the numbers of the network, what is proposed and what is
  * taken.
  */
-#include "lib/policy/tune.h"
+#include "lib/policy/calibration.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -55,7 +55,7 @@ static void medians_are_those_of_sorted_columns(void **state) {
                 table[i] =
                     s + 1 < LENGTH(scales) ? draw() % (scales[s] + 1) : UINT64_MAX - draw() % 3;
             for (uint32_t c = 0; c < WIDTH; c++)
-                assert_int_equal(tam_tune_median(table, nranks, WIDTH, c),
+                assert_int_equal(tam_calibration_median(table, nranks, WIDTH, c),
                                  sorted_median(table, nranks, WIDTH, c));
         }
 }
@@ -69,20 +69,21 @@ static const tam_net distant = {1, 1e-3, GBIT / 10, 1e-3, GBIT / 10, 0.0, 1e-6, 
 static const tam_net wan = {16, 20e-6, GBIT / 25, 20e-3, GBIT / 1, 0.0, 5e-6, 0.0, 0.0};
 
 /* What ranks on a network measure. */
-static void times_of(const tam_net *net, uint32_t nranks, uint64_t ns[TAM_TUNE_EXCHANGES]) {
-    double peers = nranks - 1 < TAM_TUNE_PEERS ? nranks - 1 : TAM_TUNE_PEERS;
-    double more = TAM_TUNE_LONG - TAM_TUNE_SHORT, s[TAM_TUNE_EXCHANGES] = {0.0};
+static void times_of(const tam_net *net, uint32_t nranks, uint64_t ns[TAM_CALIBRATION_EXCHANGES]) {
+    double peers = nranks - 1 < TAM_CALIBRATION_PEERS ? nranks - 1 : TAM_CALIBRATION_PEERS;
+    double more = TAM_CALIBRATION_LONG - TAM_CALIBRATION_SHORT,
+           s[TAM_CALIBRATION_EXCHANGES] = {0.0};
     bool near = net->ranks_per_node > 1, far = net->ranks_per_node < nranks;
     if (near) {
-        s[TAM_TUNE_NEAR] = net->near_s + net->message_s;
-        s[TAM_TUNE_NEAR_LONG] = s[TAM_TUNE_NEAR] + more * net->near_s_per_byte;
+        s[TAM_CALIBRATION_NEAR] = net->near_s + net->message_s;
+        s[TAM_CALIBRATION_NEAR_LONG] = s[TAM_CALIBRATION_NEAR] + more * net->near_s_per_byte;
     }
     if (far) {
-        s[TAM_TUNE_FAR] = net->far_s + net->message_s;
-        s[TAM_TUNE_FAR_LONG] = s[TAM_TUNE_FAR] + more * net->far_s_per_byte;
+        s[TAM_CALIBRATION_FAR] = net->far_s + net->message_s;
+        s[TAM_CALIBRATION_FAR_LONG] = s[TAM_CALIBRATION_FAR] + more * net->far_s_per_byte;
     }
-    s[TAM_TUNE_FAN] = (far ? net->far_s : net->near_s) + peers * net->message_s;
-    for (uint32_t i = 0; i < TAM_TUNE_EXCHANGES; i++)
+    s[TAM_CALIBRATION_FAN] = (far ? net->far_s : net->near_s) + peers * net->message_s;
+    for (uint32_t i = 0; i < TAM_CALIBRATION_EXCHANGES; i++)
         ns[i] = (uint64_t)(1e9 * s[i]);
 }
 
@@ -97,11 +98,11 @@ static void numbers_come_back(void **state) {
     for (size_t i = 0; i < LENGTH(nets); i++)
         for (uint32_t nranks = 3; nranks <= 64; nranks++) {
             tam_net net = *nets[i];
-            uint64_t ns[TAM_TUNE_EXCHANGES];
+            uint64_t ns[TAM_CALIBRATION_EXCHANGES];
             if (nranks % net.ranks_per_node != 0)
                 net.ranks_per_node = nranks % 2 ? nranks : 1;
             times_of(&net, nranks, ns);
-            tam_net got = tam_tune_net(ns, nranks, net.ranks_per_node);
+            tam_net got = tam_calibration_net(ns, nranks, net.ranks_per_node);
             bool near = net.ranks_per_node > 1, far = net.ranks_per_node < nranks;
             assert_int_equal(got.ranks_per_node, net.ranks_per_node);
             close_to(got.message_s, net.message_s);
@@ -118,31 +119,31 @@ static void any_times_give_a_network(void **state) {
     static const uint64_t odd[] = {0, 1, 2, 1000, 1000000, UINT64_MAX / 2, UINT64_MAX};
     (void)state;
     for (int turn = 0; turn < 3000; turn++) {
-        uint64_t ns[TAM_TUNE_EXCHANGES];
-        tam_plan plans[TAM_TUNE_OTHERS];
+        uint64_t ns[TAM_CALIBRATION_EXCHANGES];
+        tam_plan plans[TAM_CALIBRATION_OTHERS];
         uint32_t nranks = 3 + (uint32_t)(draw() % 3000), node = turn % 2 ? nranks : 1;
-        for (uint32_t i = 0; i < TAM_TUNE_EXCHANGES; i++)
+        for (uint32_t i = 0; i < TAM_CALIBRATION_EXCHANGES; i++)
             ns[i] = odd[draw() % LENGTH(odd)];
-        tam_net net = tam_tune_net(ns, nranks, node);
+        tam_net net = tam_calibration_net(ns, nranks, node);
         assert_true(net.message_s > 0.0 && net.near_s_per_byte > 0.0 && net.far_s_per_byte > 0.0);
         assert_true(net.near_s >= 0.0 && net.far_s >= 0.0);
-        uint32_t count = tam_tune_propose(&net, nranks, plans);
-        assert_true(count <= TAM_TUNE_OTHERS);
+        uint32_t count = tam_calibration_propose(&net, nranks, plans);
+        assert_true(count <= TAM_CALIBRATION_OTHERS);
         for (uint32_t i = 0; i < count; i++)
             assert_true(tam_plan_valid(&plans[i], nranks) && tam_plan_fits(&plans[i]));
-        uint32_t floats = tam_tune_floats(&net, nranks);
-        assert_true(floats >= TAM_TUNE_FEW && floats <= TAM_TUNE_FLOATS);
-        uint32_t rounds = tam_tune_rounds(&net, nranks, floats, 3);
-        assert_true(rounds >= 1 && rounds <= TAM_TUNE_ROUNDS);
+        uint32_t floats = tam_calibration_floats(&net, nranks);
+        assert_true(floats >= TAM_CALIBRATION_FEW && floats <= TAM_CALIBRATION_FLOATS);
+        uint32_t rounds = tam_calibration_rounds(&net, nranks, floats, 3);
+        assert_true(rounds >= 1 && rounds <= TAM_CALIBRATION_ROUNDS);
     }
 }
 
 /* -- proposal --------------------------------------------------------------------------------- */
 
 static void proposes(const tam_net *net, uint32_t nranks, const char *expected) {
-    tam_plan plans[TAM_TUNE_OTHERS];
+    tam_plan plans[TAM_CALIBRATION_OTHERS];
     char text[64] = "", both[160] = "";
-    uint32_t count = tam_tune_propose(net, nranks, plans);
+    uint32_t count = tam_calibration_propose(net, nranks, plans);
     for (uint32_t i = 0; i < count; i++)
         snprintf(both + strlen(both), sizeof both - strlen(both), "%s%s", i > 0 ? " " : "",
                  tam_plan_text(&plans[i], text, sizeof text));
@@ -174,11 +175,11 @@ static void what_sends_many_messages_is_never_proposed(void **state) {
     (void)state;
     for (size_t s = 0; s < LENGTH(sizes); s++)
         for (uint32_t node = 1; node <= 64; node *= 8) {
-            tam_plan plans[TAM_TUNE_OTHERS];
+            tam_plan plans[TAM_CALIBRATION_OTHERS];
             far_away.ranks_per_node = node;
-            uint32_t count = tam_tune_propose(&far_away, sizes[s], plans);
+            uint32_t count = tam_calibration_propose(&far_away, sizes[s], plans);
             for (uint32_t i = 0; i < count; i++)
-                assert_true(tam_plan_messages(&plans[i]) <= TAM_TUNE_MESSAGES);
+                assert_true(tam_plan_messages(&plans[i]) <= TAM_CALIBRATION_MESSAGES);
             proposed += count;
         }
     assert_true(proposed > 0);
@@ -209,9 +210,11 @@ typedef struct regret {
 static double weighed(const tam_net *net, const tam_plan *plan) {
     const tam_plan usual = tam_plan_usual(plan->nranks, net->ranks_per_node);
     double sum = 0.0;
-    for (double floats = TAM_TUNE_FEW; floats <= TAM_TUNE_FLOATS; floats *= 25.0) {
-        tam_plan_case c = {
-            plan->nranks, TAM_TUNE_PACKET + 4.0 * floats / plan->nranks, 4.0 * floats, {0, 0, 0}};
+    for (double floats = TAM_CALIBRATION_FEW; floats <= TAM_CALIBRATION_FLOATS; floats *= 25.0) {
+        tam_plan_case c = {plan->nranks,
+                           TAM_CALIBRATION_PACKET + 4.0 * floats / plan->nranks,
+                           4.0 * floats,
+                           {0, 0, 0}};
         sum += tam_plan_step_s(net, plan, &c) / tam_plan_step_s(net, &usual, &c);
     }
     return sum;
@@ -232,14 +235,15 @@ static tam_plan least_weighed(const tam_net *net, uint32_t nranks) {
 
 static void compare_steps(const tam_net *net, uint32_t nranks, regret *r) {
     static const double elements[] = {1e6, 25e6, 350e6}, densities[] = {0.01, 0.001};
-    tam_plan plans[TAM_TUNE_OTHERS], ways[WAYS];
+    tam_plan plans[TAM_CALIBRATION_OTHERS], ways[WAYS];
     ways[ONE_PLAN] = least_weighed(net, nranks);
     ways[USUAL] = tam_plan_usual(nranks, net->ranks_per_node);
     ways[USUAL].fused_bytes = tam_plan_fused(net, &ways[USUAL]);
-    ways[PROPOSED] = tam_tune_propose(net, nranks, plans) > 0 ? plans[0] : ways[USUAL];
+    ways[PROPOSED] = tam_calibration_propose(net, nranks, plans) > 0 ? plans[0] : ways[USUAL];
     for (size_t e = 0; e < LENGTH(elements) * LENGTH(densities); e++) {
         double picks = elements[e / 2] * densities[e % 2];
-        tam_plan_case c = {nranks, TAM_TUNE_PACKET + 4.0 * picks / nranks, 4.0 * picks, {0, 0, 0}};
+        tam_plan_case c = {
+            nranks, TAM_CALIBRATION_PACKET + 4.0 * picks / nranks, 4.0 * picks, {0, 0, 0}};
         tam_plan own = tam_plan_choose(net, &c);
         for (int w = 0; w < WAYS; w++) {
             double over = tam_plan_step_s(net, &ways[w], &c) / tam_plan_step_s(net, &own, &c) - 1.0;
@@ -277,7 +281,7 @@ static void one_plan_for_all_steps_costs_little(void **state) {
 /* Medians of few and of many values, least times of both. */
 static void what_is_clearly_better_is_taken(void **state) {
     static const struct {
-        uint64_t ns[3][TAM_TUNE_STEPS];
+        uint64_t ns[3][TAM_CALIBRATION_STEPS];
         uint32_t nplans, taken;
     } cases[] = {
         {{{100, 100, 90, 90}, {80, 90, 70, 80}}, 2, 1},
@@ -296,8 +300,8 @@ static void what_is_clearly_better_is_taken(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < LENGTH(cases); i++) {
-        double gain[TAM_TUNE_PLANS];
-        uint32_t taken = tam_tune_pick(cases[i].ns[0], cases[i].nplans, gain);
+        double gain[TAM_CALIBRATION_PLANS];
+        uint32_t taken = tam_calibration_pick(cases[i].ns[0], cases[i].nplans, gain);
         if (taken != cases[i].taken)
             fail_msg("case %zu: plan %u is taken, not %u", i, taken, cases[i].taken);
         assert_true(gain[0] == 0.0 && (taken == 0 || gain[taken] > 0.1));
@@ -309,17 +313,18 @@ static void wrong_ranks_change_nothing(void **state) {
     enum { P = 12 };
     (void)state;
     for (int turn = 0; turn < 500; turn++) {
-        uint64_t table[P * TAM_TUNE_EXCHANGES], right[TAM_TUNE_EXCHANGES], ns[TAM_TUNE_EXCHANGES];
+        uint64_t table[P * TAM_CALIBRATION_EXCHANGES], right[TAM_CALIBRATION_EXCHANGES],
+            ns[TAM_CALIBRATION_EXCHANGES];
         const tam_net *net = turn % 2 ? &slow : &tcp;
         times_of(net, 8, right);
-        for (uint32_t i = 0; i < P * TAM_TUNE_EXCHANGES; i++) {
-            uint64_t time = right[i % TAM_TUNE_EXCHANGES];
-            bool wrong = (i / TAM_TUNE_EXCHANGES + (uint32_t)turn) % 3 == 0;
+        for (uint32_t i = 0; i < P * TAM_CALIBRATION_EXCHANGES; i++) {
+            uint64_t time = right[i % TAM_CALIBRATION_EXCHANGES];
+            bool wrong = (i / TAM_CALIBRATION_EXCHANGES + (uint32_t)turn) % 3 == 0;
             table[i] = wrong ? draw() << (draw() % 33) : time + time * (draw() % 10) / 1000;
         }
-        for (uint32_t i = 0; i < TAM_TUNE_EXCHANGES; i++)
-            ns[i] = tam_tune_median(table, P, TAM_TUNE_EXCHANGES, i);
-        tam_net got = tam_tune_net(ns, 8, 1);
+        for (uint32_t i = 0; i < TAM_CALIBRATION_EXCHANGES; i++)
+            ns[i] = tam_calibration_median(table, P, TAM_CALIBRATION_EXCHANGES, i);
+        tam_net got = tam_calibration_net(ns, 8, 1);
         proposes(&got, 8, turn % 2 ? "4x2 2x2x2" : "");
     }
 }

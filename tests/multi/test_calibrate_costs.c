@@ -6,7 +6,7 @@
  * test: waits
  */
 #include "collectives/transport/faulty.h"
-#include "collectives/transport/probe.h"
+#include "collectives/transport/calibrate_costs.h"
 #include "tests/support/data.h"
 #include "tests/support/gather.h"
 #include "tests/support/ranks.h"
@@ -34,7 +34,7 @@ static tamis_status create(test_rank *self, tamis_reducer **out) {
 
 /* -- faults ----------------------------------------------------------------------------------- */
 
-/* Operation 0 is the agreement; in 1, 2 and 4 the ranks exchange figures, 7 is a sum, 9 an
+/* Operation 0 is the handshake; in 1, 2 and 4 the ranks exchange figures, 7 is a sum, 9 an
  * all-gather. There are at least 12. */
 typedef struct fault_case {
     tam_fault fault;
@@ -93,7 +93,7 @@ static void what_goes_wrong_meanwhile_is_an_error_on_all_ranks(void **state) {
         fault_run run = {.what = c};
         test_context("fault %d at operation %llu", c->fault, (unsigned long long)c->nth);
         run.timeout_ms = c->told ? test_long_ms() : 2 * test_short_ms();
-        do { /* on a busy machine even sound ranks may take longer to meet */
+        do { /* on a busy machine even sound ranks may take longer to come */
             ranks_run(RANKS, run.timeout_ms, run_fault, &run);
             run.timeout_ms *= 3;
         } while (run.early && run.timeout_ms < 200000);
@@ -142,14 +142,14 @@ static void measure_over(slow_link *link) {
 }
 
 /* Every operation takes 2 ms, so there is time for 40 at most, plus two sizes of each kind, which
- * are always measured once, plus three agreements. */
+ * are always measured once, plus three handshakes. */
 static void it_ends_in_time_however_slow_the_link_is(void **state) {
-    enum { SLEEP_MS = 2, SIZES = 6, OPERATIONS = 6, AGREEMENTS = 3 };
+    enum { SLEEP_MS = 2, SIZES = 6, OPERATIONS = 6, HANDSHAKES = 3 };
     slow_link link = {.sleep_us = 1000 * SLEEP_MS};
     (void)state;
     test_context("2 ms a message");
     measure_over(&link);
-    assert_true(link.operations <= BUDGET_MS / SLEEP_MS + SIZES * OPERATIONS + AGREEMENTS);
+    assert_true(link.operations <= BUDGET_MS / SLEEP_MS + SIZES * OPERATIONS + HANDSHAKES);
     assert_true(link.costs.sum.count >= 2 && link.costs.gather.count >= 2);
 }
 
@@ -232,10 +232,10 @@ static void a_rate_that_is_not_to_be_seen_is_said_once(void **state) {
 
 static void what_is_gathered_does_not_grow_with_the_ranks(void **state) {
     enum { MIB_8 = 8 << 20 };
-    size_t sizes[TAM_PROBE_GATHERS];
+    size_t sizes[TAM_COST_GATHERS];
     (void)state;
     for (uint32_t nranks = 1; nranks <= 65536; nranks++) {
-        tam_probe_gathers(nranks, sizes);
+        tam_calibrate_costs_gathers(nranks, sizes);
         assert_true(sizes[0] >= 8 && sizes[0] < sizes[1] && sizes[1] < sizes[2]);
         assert_true(sizes[2] * nranks <= MIB_8);
         assert_true(nranks > 64 || (sizes[0] == 128 && sizes[1] == 4096 && sizes[2] == 1 << 17));

@@ -10,7 +10,7 @@
  * A repetition includes that exchange, so it lasts until all ranks are done, for ranks may share a
  * core.
  */
-#include "collectives/transport/probe.h"
+#include "collectives/transport/calibrate_costs.h"
 
 #include "lib/base/tag.h"
 
@@ -32,7 +32,7 @@ typedef enum what { SUM, GATHER, PASS } what;
  * sizes find the caches as large ones leave them. */
 typedef struct point {
     what kind;
-    size_t size;    /* of a gather: which of tam_probe_gathers */
+    size_t size;    /* of a gather: which of tam_calibrate_costs_gathers */
     uint32_t turns; /* in a round */
 } point;
 
@@ -56,11 +56,11 @@ typedef struct shown {
     uint64_t check; /* of both and of how many were shown before */
 } shown;
 
-struct tam_probe {
+struct tam_cost_calibration {
     tam_job job;
     const tamis_comm *comm;
     point points[POINTS];
-    size_t gathers[TAM_PROBE_GATHERS];
+    size_t gathers[TAM_COST_GATHERS];
     float *grad, *acc;   /* [LARGEST] */
     unsigned char *recv; /* [nranks * the largest gather] */
     shown own, *all;     /* [nranks] */
@@ -77,14 +77,14 @@ static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-void tam_probe_gathers(uint32_t nranks, size_t sizes[TAM_PROBE_GATHERS]) {
-    sizes[2] = smaller(1 << 17, TAM_PROBE_GATHERED_MOST / nranks);
+void tam_calibrate_costs_gathers(uint32_t nranks, size_t sizes[TAM_COST_GATHERS]) {
+    sizes[2] = smaller(1 << 17, TAM_COST_GATHERED_MOST / nranks);
     sizes[1] = smaller(1 << 12, sizes[2] / 4);
     sizes[0] = smaller(1 << 7, sizes[1] / 4);
 }
 
-static void set_points(tam_probe *m) {
-    tam_probe_gathers(m->comm->nranks, m->gathers);
+static void set_points(tam_cost_calibration *m) {
+    tam_calibrate_costs_gathers(m->comm->nranks, m->gathers);
     for (size_t p = 0; p < POINTS; p++) {
         m->points[p] = usual_points[p];
         if (m->points[p].kind == GATHER)
@@ -116,7 +116,7 @@ static double median(const samples *s) {
 }
 
 /* Exchange times; all ranks learn the largest. */
-static tamis_status share_times(tam_probe *m, tam_link *link) {
+static tamis_status share_times(tam_cost_calibration *m, tam_link *link) {
     double took_s = 0.0;
     m->own = (shown){m->took_s, 1e-9 * (double)(tam_clock_ns() - m->begin_ns), 0};
     m->own.check = check_of(&m->own, ++m->nshown);
@@ -137,7 +137,7 @@ static tamis_status share_times(tam_probe *m, tam_link *link) {
 }
 
 /* With a tag, as for a bucket that is summed whole. */
-static tamis_status sum(tam_probe *m, const point *p, tam_link *link) {
+static tamis_status sum(tam_cost_calibration *m, const point *p, tam_link *link) {
     tam_tag tag = {.rank = link->rank, .count = p->size};
     tam_tag_seal(&tag);
     link->call.tag = &tag;
@@ -146,7 +146,7 @@ static tamis_status sum(tam_probe *m, const point *p, tam_link *link) {
     return status;
 }
 
-static tamis_status run_once(tam_probe *m, const point *p, tam_link *link) {
+static tamis_status run_once(tam_cost_calibration *m, const point *p, tam_link *link) {
     const tam_transport *t = link->transport;
     if (p->kind == SUM)
         return sum(m, p, link);
@@ -157,7 +157,7 @@ static tamis_status run_once(tam_probe *m, const point *p, tam_link *link) {
 }
 
 /* The gradient has just been written, as when a step begins. */
-static tamis_status measure(tam_probe *m, size_t p, tam_link *link) {
+static tamis_status measure(tam_cost_calibration *m, size_t p, tam_link *link) {
     const point *now = &m->points[p];
     memset(m->grad, 0, now->kind == GATHER ? now->size : now->size * sizeof(float));
     uint64_t begin_ns = tam_clock_ns();
@@ -169,7 +169,7 @@ static tamis_status measure(tam_probe *m, size_t p, tam_link *link) {
 }
 
 /* The curve known so far: how much longer each size takes than an empty pass. */
-static void draw(const tam_probe *m, what kind, tam_curve *out) {
+static void draw(const tam_cost_calibration *m, what kind, tam_curve *out) {
     double empty_s = m->samples[0].count > 0 ? median(&m->samples[0]) : 0.0;
     *out = (tam_curve){0};
     for (size_t p = 0; p < POINTS; p++) {
@@ -182,7 +182,7 @@ static void draw(const tam_probe *m, what kind, tam_curve *out) {
 
 /* A size not measured yet must leave time for more, as its time is only extrapolated from smaller
  * sizes. Two sizes of each kind are always measured. */
-static bool affordable(const tam_probe *m, size_t p) {
+static bool affordable(const tam_cost_calibration *m, size_t p) {
     double left_s = BUDGET_S - m->spent_s;
     tam_curve curve;
     if (m->samples[p].count > 0)
@@ -191,7 +191,7 @@ static bool affordable(const tam_probe *m, size_t p) {
     return curve.count < 2 || tam_curve_at(&curve, (double)m->points[p].size) <= 0.25 * left_s;
 }
 
-static tamis_status run_turn(tam_probe *m, uint32_t turn, tam_link *link) {
+static tamis_status run_turn(tam_cost_calibration *m, uint32_t turn, tam_link *link) {
     for (size_t p = 0; p < POINTS; p++)
         if (turn <= m->points[p].turns && affordable(m, p))
             TAM_TRY(measure(m, p, link));
@@ -203,7 +203,7 @@ static tamis_status run_turn(tam_probe *m, uint32_t turn, tam_link *link) {
 /* The smallest and the largest size of a kind; two of each were measured. To show each other times
  * is a part of each repetition. It is an all-gather itself, of little, so the rest is at least half
  * of the smallest: one disturbance of the empty repetition leaves no time too short. */
-static tam_timing timing_of(const tam_probe *m, what kind) {
+static tam_timing timing_of(const tam_cost_calibration *m, what kind) {
     tam_timing timing = {.sums = kind == SUM};
     double shown_s = median(&m->samples[0]);
     size_t count = 0;
@@ -219,7 +219,7 @@ static tam_timing timing_of(const tam_probe *m, what kind) {
     return timing;
 }
 
-static tam_costs costs_of(const tam_probe *m, const tam_link_model *link) {
+static tam_costs costs_of(const tam_cost_calibration *m, const tam_link_model *link) {
     const tamis_comm *comm = m->comm;
     tam_net net = tam_net_of_link(link, comm->nranks, comm->ranks_per_node);
     tam_costs costs;
@@ -229,7 +229,7 @@ static tam_costs costs_of(const tam_probe *m, const tam_link_model *link) {
 
 /* Sums and gathers have a link each, because a transport may make one of several of the other.
  * Where the rate of one is not known it is that of the other. */
-static tam_costs fit_costs(tam_probe *m) {
+static tam_costs fit_costs(tam_cost_calibration *m) {
     const tamis_comm *comm = m->comm;
     tam_timing of_sum = timing_of(m, SUM), of_gather = timing_of(m, GATHER);
     tam_link_model sums, gathers;
@@ -247,7 +247,7 @@ static tam_costs fit_costs(tam_probe *m) {
 }
 
 /* Few repetitions were a few milliseconds each on a slow network, or on a busy machine. */
-static void conclude(tam_probe *m) {
+static void conclude(tam_cost_calibration *m) {
     const tam_curve *sum = &m->costs.sum, *gather = &m->costs.gather;
     if (m->samples[0].count >= TRUSTED) {
         draw(m, PASS, &m->costs.pass);
@@ -260,7 +260,7 @@ static void conclude(tam_probe *m) {
 }
 
 static tamis_status run(tam_job *job, tam_link *link) {
-    tam_probe *m = (tam_probe *)(void *)job;
+    tam_cost_calibration *m = (tam_cost_calibration *)(void *)job;
     m->begin_ns = tam_clock_ns();
     m->last = POINTS;
     memset(m->grad, 0, LARGEST * sizeof m->grad[0]); /* pages are there, sums stay finite */
@@ -274,8 +274,8 @@ static tamis_status run(tam_job *job, tam_link *link) {
     return TAMIS_OK;
 }
 
-tamis_status tam_probe_open(const tamis_comm *comm, tam_probe **out) {
-    tam_probe *m = tam_alloc(sizeof *m);
+tamis_status tam_calibrate_costs_open(const tamis_comm *comm, tam_cost_calibration **out) {
+    tam_cost_calibration *m = tam_alloc(sizeof *m);
     *out = m;
     if (m) {
         m->job.run = run;
@@ -284,17 +284,17 @@ tamis_status tam_probe_open(const tamis_comm *comm, tam_probe **out) {
         set_points(m);
         m->grad = tam_alloc_array(LARGEST, sizeof m->grad[0]);
         m->acc = tam_alloc_array(LARGEST, sizeof m->acc[0]);
-        m->recv = tam_alloc_array(comm->nranks, m->gathers[TAM_PROBE_GATHERS - 1]);
+        m->recv = tam_alloc_array(comm->nranks, m->gathers[TAM_COST_GATHERS - 1]);
         m->all = tam_alloc_array(comm->nranks, sizeof m->all[0]);
     }
     if (m && m->grad && m->acc && m->recv && m->all)
         return TAMIS_OK;
-    tam_probe_close(m);
+    tam_calibrate_costs_close(m);
     *out = NULL;
     return tam_fail(TAMIS_E_NOMEM, "no memory to measure a link of %u ranks", comm->nranks);
 }
 
-void tam_probe_close(tam_probe *m) {
+void tam_calibrate_costs_close(tam_cost_calibration *m) {
     if (!m || atomic_load(&m->job.state) == TAM_JOB_ABANDONED)
         return;
     if (m->comm->transport->capabilities & TAM_CAP_IN_FLIGHT &&
@@ -316,7 +316,7 @@ static void log_curve(const char *name, const tam_curve *c) {
     tam_log(TAM_INFO, "measured, in us: %s: %s", name, text);
 }
 
-tamis_status tam_probe_run(tam_probe *m, tamis_comm *comm) {
+tamis_status tam_calibrate_costs_run(tam_cost_calibration *m, tamis_comm *comm) {
     TAM_TRY(tam_comm_run(comm, &m->job));
     comm->costs = m->costs;
     comm->measured = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Measures the network of a communicator that is being created, and finds its plan
- * (lib/policy/tune.h has the reasons and the rules).
+ * Calibrates a communicator that is being created: measures its network, and finds its plan
+ * (lib/policy/calibration.h has the reasons and the rules).
  *
  *     1. exchanges of one to seven messages a rank, timed;   gathered: numbers of the network
  *     2. the model proposes a plan; the usual one: the end
@@ -13,16 +13,16 @@
  * less than a second until the deadline of any rank; and nothing tried that by the model takes more
  * than half of that time.
  */
-#ifndef TAM_COLL_MEASURE_H
-#define TAM_COLL_MEASURE_H
+#ifndef TAM_COLL_CALIBRATE_H
+#define TAM_COLL_CALIBRATE_H
 
 #include "collectives/coll/staged.h"
 
-enum { TAM_MEASURE_LEFT_NS = 1000000000 };
+enum { TAM_CALIBRATE_LEFT_NS = 1000000000 };
 
 /** At least 3 ranks, which work by the usual plan. Fills s->net, measured and gain. After a failure
  * the communicator is lost; memory that the p2p link may still use stays allocated.
  * @param  plan  [out]  that all ranks shall take */
-tamis_status tam_measure(tam_staged *s, tam_call *call, tam_plan *plan);
+tamis_status tam_calibrate(tam_staged *s, tam_call *call, tam_plan *plan);
 
 #endif

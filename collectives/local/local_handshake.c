@@ -9,7 +9,7 @@
 #include <xxhash.h>
 
 typedef struct standing {
-    tam_consensus_header header;
+    tam_handshake_header header;
     uint64_t version, length, steps, steps_max, delay, offset, lr, momentum, wait_share;
     uint64_t ratio;
     uint64_t reducer, reducer_step, position, round, vectors;
@@ -20,7 +20,7 @@ _Static_assert(sizeof(standing) <= TAM_RECORD_BYTES, "a standing fits the record
 
 #define SHOWN(field) offsetof(standing, field)
 
-static const tam_consensus_field common[] = {
+static const tam_handshake_field common[] = {
     {"library version", SHOWN(version), TAM_SHOWS_NUMBER},
     {"reducer", SHOWN(reducer), TAM_SHOWS_NUMBER},
     {"length", SHOWN(length), TAM_SHOWS_NUMBER},
@@ -39,8 +39,8 @@ static const tam_consensus_field common[] = {
 };
 
 static tamis_status judge(const unsigned char *records, uint32_t nranks) {
-    TAM_TRY(tam_consensus_failure(records, nranks, "go on with local steps"));
-    return tam_consensus_same(records, nranks, common, sizeof common / sizeof common[0]);
+    TAM_TRY(tam_handshake_failure(records, nranks, "go on with local steps"));
+    return tam_handshake_same(records, nranks, common, sizeof common / sizeof common[0]);
 }
 
 static uint64_t hash_vectors(const tamis_local *l) {
@@ -76,7 +76,7 @@ static void learn(tamis_local *l, const unsigned char *records) {
     uint32_t nranks = l->reducer->comm->nranks;
     double slowest_s = 0.0, local_s = 0.0, wait_s = 0.0;
     for (uint32_t r = 0; r < nranks; r++) {
-        const standing *one = tam_consensus_record(records, r);
+        const standing *one = tam_handshake_record(records, r);
         if (one->wait_s < 0.0)
             return;
         slowest_s = one->step_s > slowest_s ? one->step_s : slowest_s;
@@ -99,12 +99,13 @@ static void record_times(tamis_local *l) {
     *t = (tam_local_times){.mark_ns = t->mark_ns, .whole = true};
 }
 
-tamis_status tam_local_agree(tamis_comm *comm, tamis_local *l, tamis_status own, const char *call) {
+tamis_status tam_local_handshake(tamis_comm *comm, tamis_local *l, tamis_status own,
+                                 const char *call) {
     standing mine = {.header = {.status = (uint64_t)own}};
     snprintf(mine.header.call, sizeof mine.header.call, "%s", call);
     if (own == TAMIS_OK)
         describe(l, &mine);
-    TAM_TRY(tam_consensus_run(comm, &mine, sizeof mine, judge, tam_comm_deadline(comm)));
+    TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, judge, tam_comm_deadline(comm)));
     l->compared_bytes += sizeof mine * (uint64_t)(comm->nranks - 1);
     learn(l, comm->records);
     record_times(l);

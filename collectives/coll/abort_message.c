@@ -2,26 +2,26 @@
  *
  * How all ranks learn why a collective failed. Rank 5 is dead, stages of 2 and 4 of 8 ranks:
  *
- *     stage 0   4 waits for 5 in vain, and comes first to its deadline
- *     stage 1   4 tells 0, 2 and 6 that 5 is missing; 1, 3 and 7 wait for 5 themselves
+ *     stage 0   4 waits for 5, and is the first to reach its deadline
+ *     stage 1   4 sends 0, 2 and 6 that 5 is missing; 1, 3 and 7 wait for 5 themselves
  *
- * Whoever is told gives up and tells those of all steps: also of the steps before, for they may
- * have all that they need, and wait for this rank in the next collective. So in as many hops as
- * there are steps all ranks have given up, and name the same rank: of two names the one holds that
- * was found in the earlier step. Farewells have tickets of their own, as the messages before may be
- * to ranks that will not take them.
+ * Whoever gets an abort message gives up and sends it to the peers of all steps: also of the steps
+ * before, for they may have all that they need, and wait for this rank in the next collective. So
+ * in as many hops as there are steps all ranks have given up, and name the same rank: if two ranks
+ * are blamed, the earlier step wins. Abort messages have tickets of their own, as the messages
+ * before may be to ranks that will not take them.
  */
 #include "collectives/coll/coll.h"
 
 #include <stdio.h>
 
 uint32_t tam_coll_missing(const tam_coll *coll, char *text, size_t size) {
-    tam_turn t = coll->taken;
+    tam_cursor t = coll->taken;
     uint32_t first = coll->rank, listed[TAM_COLL_COMING], nlisted = 0;
     size_t used = 0;
     text[0] = '\0';
-    for (uint32_t i = 0; i < coll->waiting && tam_turn_settle(coll, &t); i++, t.nth++) {
-        uint32_t from = tam_turn_peer(coll, &t)->rank;
+    for (uint32_t i = 0; i < coll->waiting && tam_cursor_seek(coll, &t); i++, t.nth++) {
+        uint32_t from = tam_cursor_peer(coll, &t)->rank;
         bool here = coll->in_flight[coll->queue[(coll->first + i) % TAM_COLL_COMING]] == 0;
         bool again = false; /* for another chunk */
         for (uint32_t k = 0; k < nlisted; k++)
@@ -47,13 +47,13 @@ uint32_t tam_coll_untaken(const tam_coll *coll) {
 void tam_coll_cancel(tam_coll *coll) {
     for (uint32_t i = 0; i < 2 * coll->ndrained; i++)
         coll->p2p->cancel(coll->self, i / 2 + i % 2 * TAM_COLL_DRAINED);
-    for (uint32_t t = 0; t < TAM_COLL_FIRST_FAREWELL; t++) {
+    for (uint32_t t = 0; t < TAM_COLL_FIRST_ABORT; t++) {
         if (coll->in_flight[t / TAM_COLL_PARTS] > 0)
             coll->p2p->cancel(coll->self, t);
     }
-    for (uint32_t i = 0; i < TAM_COLL_FAREWELLS; i++) {
+    for (uint32_t i = 0; i < TAM_COLL_ABORTS; i++) {
         if (coll->leaving[i])
-            coll->p2p->cancel(coll->self, TAM_COLL_FIRST_FAREWELL + i);
+            coll->p2p->cancel(coll->self, TAM_COLL_FIRST_ABORT + i);
     }
 }
 
@@ -72,42 +72,42 @@ void tam_coll_fail(tam_coll *coll, tamis_status status, uint32_t blamed) {
     coll->failed = status;
     coll->blamed = blamed;
     withdraw_receives(coll);
-    coll->farewell = (tam_envelope){.call = coll->call,
-                                    .number = (uint32_t)coll->number,
-                                    .extra = blamed,
-                                    .rank = coll->rank,
-                                    .step = (uint8_t)coll->step,
-                                    .status = (uint8_t)status};
-    tam_envelope_seal(&coll->farewell, 0);
-    coll->step = coll->farewell_nth = 0;
+    coll->abort_message = (tam_envelope){.call = coll->call,
+                                         .number = (uint32_t)coll->number,
+                                         .extra = blamed,
+                                         .rank = coll->rank,
+                                         .step = (uint8_t)coll->step,
+                                         .status = (uint8_t)status};
+    tam_envelope_seal(&coll->abort_message, 0);
+    coll->step = coll->nnotified = 0;
     if (coll->nsteps > 0)
-        tam_coll_meet(coll);
+        tam_coll_build_peers(coll);
 }
 
 bool tam_coll_leaving(const tam_coll *coll) {
     bool any = false;
-    for (uint32_t i = 0; i < TAM_COLL_FAREWELLS; i++)
+    for (uint32_t i = 0; i < TAM_COLL_ABORTS; i++)
         any = any || coll->leaving[i];
     return any;
 }
 
 static bool find_ticket(const tam_coll *coll, uint32_t *nth) {
-    for (*nth = 0; *nth < TAM_COLL_FAREWELLS; ++*nth) {
+    for (*nth = 0; *nth < TAM_COLL_ABORTS; ++*nth) {
         if (!coll->leaving[*nth])
             return true;
     }
     return false;
 }
 
-/* The steps of a sum of floats back to all ranks meet the same peers once more, but for a fused
+/* The steps of a sum of floats back to all ranks have the same peers once more, but for a fused
  * stage. Of values in another form they are a call of their own. */
-static bool next_to_tell(tam_coll *coll) {
+static bool next_to_abort(tam_coll *coll) {
     bool returns = coll->kind == TAM_PHASE_SCATTER && !coll->type;
     uint32_t nsteps = returns ? (coll->nsteps + 1) / 2 : coll->nsteps;
-    while (coll->step < nsteps && coll->farewell_nth == coll->npeers) {
-        coll->farewell_nth = 0;
+    while (coll->step < nsteps && coll->nnotified == coll->npeers) {
+        coll->nnotified = 0;
         if (++coll->step < nsteps)
-            tam_coll_meet(coll);
+            tam_coll_build_peers(coll);
     }
     return coll->step < nsteps;
 }
@@ -132,19 +132,19 @@ static tamis_status begin_to_drain(tam_coll *coll, uint32_t rank) {
     return tam_coll_drain(coll, TAM_COLL_DRAINED + coll->ndrained++);
 }
 
-tamis_status tam_coll_tell(tam_coll *coll, bool *all) {
+tamis_status tam_coll_send_aborts(tam_coll *coll, bool *all) {
     uint32_t nth;
     *all = false;
-    while (next_to_tell(coll)) {
+    while (next_to_abort(coll)) {
         if (!find_ticket(coll, &nth))
             return TAMIS_OK;
-        const tam_message m = {coll->peers[coll->farewell_nth].rank, TAM_LANE_HEADERS, true,
-                               &coll->farewell, sizeof coll->farewell};
+        const tam_message m = {coll->peers[coll->nnotified].rank, TAM_LANE_HEADERS, true,
+                               &coll->abort_message, sizeof coll->abort_message};
         TAM_TRY(begin_to_drain(coll, m.peer));
-        TAM_TRY(coll->p2p->post(coll->self, TAM_COLL_FIRST_FAREWELL + nth, &m));
+        TAM_TRY(coll->p2p->post(coll->self, TAM_COLL_FIRST_ABORT + nth, &m));
         coll->leaving[nth] = true;
-        coll->farewell_nth++;
-        coll->told++;
+        coll->nnotified++;
+        coll->naborts++;
     }
     *all = true;
     return TAMIS_OK;

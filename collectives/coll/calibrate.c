@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: MIT */
-#include "collectives/coll/measure.h"
+#include "collectives/coll/calibrate.h"
 
 #include "collectives/coll/drive.h"
 
 enum {
-    EXCHANGES_NS = 5000000,    /* of all rounds after the first two */
-    LEFT = TAM_TUNE_EXCHANGES, /* column of the table */
-    WIDTH = TAM_TUNE_PLANS * TAM_TUNE_STEPS
+    EXCHANGES_NS = 5000000,           /* of all rounds after the first two */
+    LEFT = TAM_CALIBRATION_EXCHANGES, /* column of the table */
+    WIDTH = TAM_CALIBRATION_PLANS * TAM_CALIBRATION_STEPS
 };
 
 _Static_assert((int)LEFT < (int)WIDTH, "a rank's numbers have room");
 
-typedef struct measure {
+typedef struct calibration {
     tam_staged *s;
     tam_call *call;
     uint32_t rank, nranks;
     unsigned char *send, *recv;
     size_t *send_at, *recv_at; /* [nranks + 1] */
     uint64_t *table;           /* [nranks * WIDTH] of all ranks */
-} measure;
+} calibration;
 
 /* Times of one kind, one a round. */
 typedef struct times {
-    double ns[TAM_TUNE_ROUNDS];
+    double ns[TAM_CALIBRATION_ROUNDS];
     uint32_t count;
 } times;
 
 static void record(times *t, uint64_t begin_ns) {
     uint64_t end_ns = tam_clock_ns();
-    if (t->count < TAM_TUNE_ROUNDS)
+    if (t->count < TAM_CALIBRATION_ROUNDS)
         t->ns[t->count++] = end_ns > begin_ns ? (double)(end_ns - begin_ns) : 1.0;
 }
 
@@ -44,12 +44,12 @@ static uint64_t median_of(times t) {
 }
 
 /* Each rank's numbers, and of each the median over ranks. In place. */
-static tamis_status agree(measure *m, uint64_t ns[WIDTH]) {
+static tamis_status agree(calibration *m, uint64_t ns[WIDTH]) {
     tam_coll *coll = &m->s->coll;
     tam_coll_begin_gather(coll, ns, WIDTH * sizeof ns[0], m->table);
     TAM_TRY(tam_coll_run(coll, m->call));
     for (uint32_t i = 0; i < WIDTH; i++)
-        ns[i] = tam_tune_median(m->table, m->nranks, WIDTH, i);
+        ns[i] = tam_calibration_median(m->table, m->nranks, WIDTH, i);
     return TAMIS_OK;
 }
 
@@ -61,19 +61,20 @@ typedef struct ring {
     size_t bytes;
 } ring;
 
-static ring ring_of(const measure *m, tam_tune_exchange kind) {
+static ring ring_of(const calibration *m, tam_calibration_exchange kind) {
     uint32_t inside = m->s->net.ranks_per_node, nodes = m->nranks / inside, others = m->nranks - 1;
-    uint32_t npeers = others < TAM_TUNE_PEERS ? others : TAM_TUNE_PEERS;
-    size_t bytes =
-        kind == TAM_TUNE_NEAR_LONG || kind == TAM_TUNE_FAR_LONG ? TAM_TUNE_LONG : TAM_TUNE_SHORT;
-    if (kind == TAM_TUNE_FAN)
+    uint32_t npeers = others < TAM_CALIBRATION_PEERS ? others : TAM_CALIBRATION_PEERS;
+    size_t bytes = kind == TAM_CALIBRATION_NEAR_LONG || kind == TAM_CALIBRATION_FAR_LONG
+                       ? TAM_CALIBRATION_LONG
+                       : TAM_CALIBRATION_SHORT;
+    if (kind == TAM_CALIBRATION_FAN)
         return (ring){0, m->nranks, 1, 1, npeers, bytes};
-    if (kind == TAM_TUNE_NEAR || kind == TAM_TUNE_NEAR_LONG)
+    if (kind == TAM_CALIBRATION_NEAR || kind == TAM_CALIBRATION_NEAR_LONG)
         return (ring){m->rank - m->rank % inside, inside, 1, inside / 2, 1, bytes};
     return (ring){m->rank % inside, nodes, inside, nodes / 2, 1, bytes};
 }
 
-static void lay_out(const measure *m, const ring *of, bool sends, size_t *at) {
+static void lay_out(const calibration *m, const ring *of, bool sends, size_t *at) {
     uint32_t own = (m->rank - of->first) / of->stride;
     memset(at, 0, (m->nranks + (size_t)1) * sizeof at[0]);
     for (uint32_t j = 1; j <= of->npeers; j++) {
@@ -85,7 +86,7 @@ static void lay_out(const measure *m, const ring *of, bool sends, size_t *at) {
         at[r + 1] += at[r];
 }
 
-static tamis_status exchange(measure *m, tam_tune_exchange kind, times *t) {
+static tamis_status exchange(calibration *m, tam_calibration_exchange kind, times *t) {
     tam_coll *coll = &m->s->coll;
     const ring of = ring_of(m, kind);
     if (of.size < 2)
@@ -99,17 +100,18 @@ static tamis_status exchange(measure *m, tam_tune_exchange kind, times *t) {
     return TAMIS_OK;
 }
 
-static tamis_status exchange_all(measure *m, uint32_t rounds, times of[TAM_TUNE_EXCHANGES]) {
-    for (uint32_t i = 0; i < TAM_TUNE_EXCHANGES; i++)
+static tamis_status exchange_all(calibration *m, uint32_t rounds,
+                                 times of[TAM_CALIBRATION_EXCHANGES]) {
+    for (uint32_t i = 0; i < TAM_CALIBRATION_EXCHANGES; i++)
         for (uint32_t n = 0; n < rounds; n++)
-            TAM_TRY(exchange(m, (tam_tune_exchange)i, &of[i]));
+            TAM_TRY(exchange(m, (tam_calibration_exchange)i, &of[i]));
     return TAMIS_OK;
 }
 
-static tamis_status agree_on_exchanges(measure *m, const times of[TAM_TUNE_EXCHANGES],
+static tamis_status agree_on_exchanges(calibration *m, const times of[TAM_CALIBRATION_EXCHANGES],
                                        uint64_t ns[WIDTH]) {
     memset(ns, 0, WIDTH * sizeof ns[0]);
-    for (uint32_t i = 0; i < TAM_TUNE_EXCHANGES; i++)
+    for (uint32_t i = 0; i < TAM_CALIBRATION_EXCHANGES; i++)
         ns[i] = median_of(of[i]);
     uint64_t now_ns = tam_clock_ns();
     ns[LEFT] = m->call->deadline_ns > now_ns ? m->call->deadline_ns - now_ns : 0;
@@ -117,7 +119,7 @@ static tamis_status agree_on_exchanges(measure *m, const times of[TAM_TUNE_EXCHA
 }
 
 /* Of all ranks, the same on all. */
-static uint64_t least_left_ns(const measure *m) {
+static uint64_t least_left_ns(const calibration *m) {
     uint64_t least = m->table[LEFT];
     for (uint32_t r = 1; r < m->nranks; r++) {
         uint64_t left = m->table[(size_t)r * WIDTH + LEFT];
@@ -126,34 +128,36 @@ static uint64_t least_left_ns(const measure *m) {
     return least;
 }
 
-static bool has_time(const measure *m) {
-    return least_left_ns(m) >= TAM_MEASURE_LEFT_NS;
+static bool has_time(const calibration *m) {
+    return least_left_ns(m) >= TAM_CALIBRATE_LEFT_NS;
 }
 
 /* By a model that may be wrong, so in half of the time. */
-static bool has_time_to_try(const measure *m) {
+static bool has_time_to_try(const calibration *m) {
     const tam_net *net = &m->s->net;
-    uint32_t floats = tam_tune_floats(net, m->nranks);
-    return has_time(m) && 2e9 * tam_tune_trial_s(net, m->nranks, floats, TAM_TUNE_PLANS) <
-                              (double)least_left_ns(m);
+    uint32_t floats = tam_calibration_floats(net, m->nranks);
+    return has_time(m) &&
+           2e9 * tam_calibration_trial_s(net, m->nranks, floats, TAM_CALIBRATION_PLANS) <
+               (double)least_left_ns(m);
 }
 
 /* The first round makes connections; the second tells for how many more there is time. */
-static tamis_status measure_net(measure *m) {
-    times first[TAM_TUNE_EXCHANGES] = {{{0}, 0}}, more[TAM_TUNE_EXCHANGES] = {{{0}, 0}};
+static tamis_status measure_net(calibration *m) {
+    times first[TAM_CALIBRATION_EXCHANGES] = {{{0}, 0}},
+          more[TAM_CALIBRATION_EXCHANGES] = {{{0}, 0}};
     uint64_t ns[WIDTH], round_ns = 1;
     TAM_TRY(exchange_all(m, 1, first));
     TAM_TRY(exchange_all(m, 1, more));
     TAM_TRY(agree_on_exchanges(m, more, ns));
-    for (uint32_t i = 0; i < TAM_TUNE_EXCHANGES; i++)
+    for (uint32_t i = 0; i < TAM_CALIBRATION_EXCHANGES; i++)
         round_ns += ns[i];
     uint64_t rounds = has_time(m) ? EXCHANGES_NS / round_ns : 0;
     if (rounds > 0) {
-        rounds = rounds < TAM_TUNE_ROUNDS ? rounds : TAM_TUNE_ROUNDS - 1;
+        rounds = rounds < TAM_CALIBRATION_ROUNDS ? rounds : TAM_CALIBRATION_ROUNDS - 1;
         TAM_TRY(exchange_all(m, (uint32_t)rounds, more));
         TAM_TRY(agree_on_exchanges(m, more, ns));
     }
-    m->s->net = tam_tune_net(ns, m->nranks, m->s->net.ranks_per_node);
+    m->s->net = tam_calibration_net(ns, m->nranks, m->s->net.ranks_per_node);
     m->s->measured = true;
     return TAMIS_OK;
 }
@@ -164,18 +168,18 @@ static tamis_status measure_net(measure *m) {
  * none has messages in flight before it begins or after it is done. */
 typedef struct trial {
     uint32_t nplans;
-    tam_coll *colls[TAM_TUNE_PLANS], others[TAM_TUNE_OTHERS];
-    times of[TAM_TUNE_PLANS][2]; /* few values, many */
+    tam_coll *colls[TAM_CALIBRATION_PLANS], others[TAM_CALIBRATION_OTHERS];
+    times of[TAM_CALIBRATION_PLANS][2]; /* few values, many */
     uint32_t floats[2];
     unsigned char *gathered; /* [nranks * packet_bytes of many] */
     float *values;           /* [many] */
 } trial;
 
-static size_t packet_bytes(const measure *m, uint32_t floats) {
-    return TAM_TUNE_PACKET + floats / m->nranks * sizeof(float);
+static size_t packet_bytes(const calibration *m, uint32_t floats) {
+    return TAM_CALIBRATION_PACKET + floats / m->nranks * sizeof(float);
 }
 
-static tamis_status time_step(measure *m, trial *t, uint32_t plan, uint32_t which) {
+static tamis_status time_step(calibration *m, trial *t, uint32_t plan, uint32_t which) {
     tam_coll *coll = t->colls[plan];
     uint64_t begin_ns = tam_clock_ns();
     tam_coll_begin_gather(coll, t->values, packet_bytes(m, t->floats[which]), t->gathered);
@@ -189,7 +193,7 @@ static tamis_status time_step(measure *m, trial *t, uint32_t plan, uint32_t whic
 /* In turn, each time from another plan on, and the usual one last in the first round: whoever is
  * first pays for what no plan has used yet. Steps before make connections; long messages may need
  * more of them, and are sent too where there is time. */
-static tamis_status time_rounds(measure *m, trial *t, uint32_t rounds) {
+static tamis_status time_rounds(calibration *m, trial *t, uint32_t rounds) {
     for (uint32_t which = 0; which < (rounds > 1 ? 2 : 1); which++)
         for (uint32_t plan = 0; plan < t->nplans; plan++)
             TAM_TRY(time_step(m, t, plan, which));
@@ -204,39 +208,41 @@ static tamis_status time_rounds(measure *m, trial *t, uint32_t rounds) {
 static void log_times(const trial *t, const uint64_t *ns) {
     char text[64];
     for (uint32_t plan = 0; plan < t->nplans; plan++) {
-        const uint64_t *own = ns + (size_t)plan * TAM_TUNE_STEPS;
+        const uint64_t *own = ns + (size_t)plan * TAM_CALIBRATION_STEPS;
         tam_log(TAM_DEBUG,
                 "stages %s: steps of %u and %u values took %.0f and %.0f us, at least "
                 "%.0f and %.0f",
                 tam_plan_text(&t->colls[plan]->plan, text, sizeof text), t->floats[0], t->floats[1],
-                1e-3 * (double)own[TAM_TUNE_STEP_FEW], 1e-3 * (double)own[TAM_TUNE_STEP_MANY],
-                1e-3 * (double)own[TAM_TUNE_LEAST_FEW], 1e-3 * (double)own[TAM_TUNE_LEAST_MANY]);
+                1e-3 * (double)own[TAM_CALIBRATION_STEP_FEW],
+                1e-3 * (double)own[TAM_CALIBRATION_STEP_MANY],
+                1e-3 * (double)own[TAM_CALIBRATION_LEAST_FEW],
+                1e-3 * (double)own[TAM_CALIBRATION_LEAST_MANY]);
     }
 }
 
-static tamis_status time_plans(measure *m, trial *t, tam_plan *best) {
-    uint32_t rounds = tam_tune_rounds(&m->s->net, m->nranks, t->floats[1], t->nplans);
+static tamis_status time_plans(calibration *m, trial *t, tam_plan *best) {
+    uint32_t rounds = tam_calibration_rounds(&m->s->net, m->nranks, t->floats[1], t->nplans);
     uint64_t ns[WIDTH] = {0};
-    double gain[TAM_TUNE_PLANS];
+    double gain[TAM_CALIBRATION_PLANS];
     TAM_TRY(time_rounds(m, t, rounds));
     for (uint32_t plan = 0; plan < t->nplans; plan++)
         for (uint32_t which = 0; which < 2; which++) {
-            uint64_t *own = ns + (size_t)plan * TAM_TUNE_STEPS;
-            own[TAM_TUNE_STEP_FEW + which] = median_of(t->of[plan][which]);
-            own[TAM_TUNE_LEAST_FEW + which] = least_of(&t->of[plan][which]);
+            uint64_t *own = ns + (size_t)plan * TAM_CALIBRATION_STEPS;
+            own[TAM_CALIBRATION_STEP_FEW + which] = median_of(t->of[plan][which]);
+            own[TAM_CALIBRATION_LEAST_FEW + which] = least_of(&t->of[plan][which]);
         }
     TAM_TRY(agree(m, ns));
     if (m->rank == 0)
         log_times(t, ns);
-    *best = t->colls[tam_tune_pick(ns, t->nplans, gain)]->plan;
+    *best = t->colls[tam_calibration_pick(ns, t->nplans, gain)]->plan;
     memcpy(m->s->gain, gain + 1, sizeof m->s->gain);
     return TAMIS_OK;
 }
 
-static tamis_status open_trial(measure *m, trial *t) {
+static tamis_status open_trial(calibration *m, trial *t) {
     tam_staged *s = m->s;
-    uint32_t many = tam_tune_floats(&s->net, m->nranks);
-    *t = (trial){.nplans = 1, .colls = {&s->coll}, .floats = {TAM_TUNE_FEW, many}};
+    uint32_t many = tam_calibration_floats(&s->net, m->nranks);
+    *t = (trial){.nplans = 1, .colls = {&s->coll}, .floats = {TAM_CALIBRATION_FEW, many}};
     for (uint32_t i = 0; i < s->ntried; i++) {
         t->colls[t->nplans++] = &t->others[i];
         TAM_TRY(tam_coll_open_beside(&t->others[i], &s->coll, &s->tried[i]));
@@ -248,9 +254,9 @@ static tamis_status open_trial(measure *m, trial *t) {
     return TAMIS_OK;
 }
 
-/* Also a farewell that is still to be sent lies in the trial. */
+/* Also an abort message that is still to be sent lies in the trial. */
 static void close_trial(trial *t, bool frees) {
-    for (uint32_t i = 0; i < TAM_TUNE_OTHERS; i++)
+    for (uint32_t i = 0; i < TAM_CALIBRATION_OTHERS; i++)
         tam_coll_close(&t->others[i], true);
     if (frees) {
         tam_free(t->values);
@@ -260,11 +266,11 @@ static void close_trial(trial *t, bool frees) {
 }
 
 /* A p2p link whose buffers stay in flight may still use memory of a collective that failed. */
-static bool may_free(const measure *m, tamis_status status) {
+static bool may_free(const calibration *m, tamis_status status) {
     return tamis_status_loss(status) != TAMIS_LOST_COMM || !m->s->coll.p2p->stays_in_flight;
 }
 
-static tamis_status try_plans(measure *m, tam_plan *best) {
+static tamis_status try_plans(calibration *m, tam_plan *best) {
     trial *t = tam_alloc(sizeof *t);
     if (!t)
         return tam_fail(TAMIS_E_NOMEM, "no memory to try the plans of %u ranks", m->nranks);
@@ -277,11 +283,11 @@ static tamis_status try_plans(measure *m, tam_plan *best) {
 
 /* -- all -------------------------------------------------------------------------------------- */
 
-static tamis_status open_measure(tam_staged *s, tam_call *call, measure *m) {
+static tamis_status open_calibration(tam_staged *s, tam_call *call, calibration *m) {
     uint32_t nranks = s->coll.plan.nranks;
-    *m = (measure){.s = s, .call = call, .rank = s->coll.rank, .nranks = nranks};
-    m->send = tam_alloc(TAM_TUNE_LONG);
-    m->recv = tam_alloc(TAM_TUNE_LONG);
+    *m = (calibration){.s = s, .call = call, .rank = s->coll.rank, .nranks = nranks};
+    m->send = tam_alloc(TAM_CALIBRATION_LONG);
+    m->recv = tam_alloc(TAM_CALIBRATION_LONG);
     m->send_at = tam_alloc_array(nranks + (size_t)1, sizeof m->send_at[0]);
     m->recv_at = tam_alloc_array(nranks + (size_t)1, sizeof m->recv_at[0]);
     m->table = tam_alloc_array(nranks, WIDTH * sizeof m->table[0]);
@@ -290,7 +296,7 @@ static tamis_status open_measure(tam_staged *s, tam_call *call, measure *m) {
     return TAMIS_OK;
 }
 
-static void close_measure(measure *m, bool frees) {
+static void close_calibration(calibration *m, bool frees) {
     tam_free(m->send_at);
     tam_free(m->recv_at);
     if (!frees)
@@ -300,17 +306,17 @@ static void close_measure(measure *m, bool frees) {
     tam_free(m->table);
 }
 
-tamis_status tam_measure(tam_staged *s, tam_call *call, tam_plan *plan) {
-    measure m;
+tamis_status tam_calibrate(tam_staged *s, tam_call *call, tam_plan *plan) {
+    calibration m;
     *plan = s->coll.plan;
-    tamis_status status = open_measure(s, call, &m);
+    tamis_status status = open_calibration(s, call, &m);
     if (status == TAMIS_OK)
         status = measure_net(&m);
     if (status == TAMIS_OK && has_time_to_try(&m))
-        s->ntried = tam_tune_propose(&s->net, m.nranks, s->tried);
+        s->ntried = tam_calibration_propose(&s->net, m.nranks, s->tried);
     if (status == TAMIS_OK && s->ntried > 0)
         status = try_plans(&m, plan);
-    close_measure(&m, may_free(&m, status));
+    close_calibration(&m, may_free(&m, status));
     if (status == TAMIS_OK)
         plan->fused_bytes = tam_plan_fused(&s->net, plan);
     return status;

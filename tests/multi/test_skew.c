@@ -38,37 +38,37 @@ static bool run_step(test_rank *self, tamis_reducer *r, uint32_t number, uint32_
 /* -- the split -------------------------------------------------------------------------------- */
 
 typedef struct heard {
-    double arrive_s, exchange_s; /* of the step under way */
-    uint64_t arrived_ns;         /* where the last ARRIVE ended */
-    uint32_t arrives, exchanges, gaps;
+    double skew_s, exchange_s; /* of the step under way */
+    uint64_t skew_end_ns;      /* where the last SKEW ended */
+    uint32_t skews, exchanges, gaps;
 } heard;
 
 static void hear(void *context, const tamis_phase_event *event) {
     heard *h = context;
     double seconds = 1e-9 * (double)(event->end_ns - event->begin_ns);
-    if (event->phase == TAMIS_PHASE_ARRIVE) {
-        h->arrive_s += seconds;
-        h->arrives++;
-        h->arrived_ns = event->end_ns;
+    if (event->phase == TAMIS_PHASE_SKEW) {
+        h->skew_s += seconds;
+        h->skews++;
+        h->skew_end_ns = event->end_ns;
     } else if (event->phase == TAMIS_PHASE_EXCHANGE) {
         h->exchange_s += seconds;
         h->exchanges++;
-        h->gaps += h->arrived_ns != 0 && h->arrived_ns != event->begin_ns;
-        h->arrived_ns = 0;
+        h->gaps += h->skew_end_ns != 0 && h->skew_end_ns != event->begin_ns;
+        h->skew_end_ns = 0;
     }
 }
 
 /* Whether a rank has waited as it should in one step. Of several steps one suffices, for a busy
  * machine delays different ranks at different times. */
-static bool waits_as_it_should(const test_rank *self, double arrive_s) {
-    return self->id == LATE ? arrive_s < 0.005 * slowness()
-                            : arrive_s > 0.020 && arrive_s < 0.031 + 0.02 * slowness();
+static bool waits_as_it_should(const test_rank *self, double skew_s) {
+    return self->id == LATE ? skew_s < 0.005 * slowness()
+                            : skew_s > 0.020 && skew_s < 0.031 + 0.02 * slowness();
 }
 
-/* A scheme and how often it reports ARRIVE and EXCHANGE in a step of one bucket. */
+/* A scheme and how often it reports SKEW and EXCHANGE in a step of one bucket. */
 typedef struct split_case {
     const char *scheme;
-    uint32_t arrives, exchanges;
+    uint32_t skews, exchanges;
 } split_case;
 
 static void split(test_rank *self) {
@@ -88,18 +88,18 @@ static void split(test_rank *self) {
         if (!run_step(self, r, number, LATE_MS))
             return;
         RANK_OK(self, tamis_reducer_stats(r, &stats));
-        uint32_t arrive = number == 0 ? 0 : c->arrives; /* unknown in the first step */
-        RANK_CHECK(self, h.arrives == arrive && h.exchanges == c->exchanges && h.gaps == 0,
-                   "step %u: %u times arrive, %u times exchange, %u gaps", number, h.arrives,
+        uint32_t skew = number == 0 ? 0 : c->skews; /* unknown in the first step */
+        RANK_CHECK(self, h.skews == skew && h.exchanges == c->exchanges && h.gaps == 0,
+                   "step %u: %u times skew, %u times exchange, %u gaps", number, h.skews,
                    h.exchanges, h.gaps);
-        RANK_CHECK(self, fabs(h.arrive_s - stats.arrive_s) < 1e-9, "arrive is %g s, in all %g s",
-                   h.arrive_s, stats.arrive_s);
-        RANK_CHECK(self, fabs(h.exchange_s + h.arrive_s - stats.exchange_s) < 1e-9,
-                   "parts of %g s and %g s do not add up to %g s", h.arrive_s, h.exchange_s,
+        RANK_CHECK(self, fabs(h.skew_s - stats.skew_s) < 1e-9, "skew is %g s, in all %g s",
+                   h.skew_s, stats.skew_s);
+        RANK_CHECK(self, fabs(h.exchange_s + h.skew_s - stats.exchange_s) < 1e-9,
+                   "parts of %g s and %g s do not add up to %g s", h.skew_s, h.exchange_s,
                    stats.exchange_s);
-        right |= number > 0 && waits_as_it_should(self, stats.arrive_s);
+        right |= number > 0 && waits_as_it_should(self, stats.skew_s);
     }
-    RANK_CHECK(self, right, "rank %u waits %g s, rank %d is 0.03 s late", self->id, stats.arrive_s,
+    RANK_CHECK(self, right, "rank %u waits %g s, rank %d is 0.03 s late", self->id, stats.skew_s,
                LATE);
     tamis_reducer_destroy(r);
 }
@@ -129,13 +129,13 @@ static void split_buckets(test_rank *self) {
         if (!run_step(self, r, number, LATE_MS))
             return;
         RANK_OK(self, tamis_reducer_stats(r, &stats));
-        RANK_CHECK(self, h.arrives == SEGMENTS - (number == 0) && h.exchanges == SEGMENTS,
-                   "step %u: %u times arrive, %u times exchange", number, h.arrives, h.exchanges);
-        RANK_CHECK(self, stats.arrive_s <= stats.exchange_s, "arrive %g s of %g s", stats.arrive_s,
+        RANK_CHECK(self, h.skews == SEGMENTS - (number == 0) && h.exchanges == SEGMENTS,
+                   "step %u: %u times skew, %u times exchange", number, h.skews, h.exchanges);
+        RANK_CHECK(self, stats.skew_s <= stats.exchange_s, "skew %g s of %g s", stats.skew_s,
                    stats.exchange_s);
-        right |= number > 0 && waits_as_it_should(self, stats.arrive_s);
+        right |= number > 0 && waits_as_it_should(self, stats.skew_s);
     }
-    RANK_CHECK(self, right, "rank %u waits %g s", self->id, stats.arrive_s);
+    RANK_CHECK(self, right, "rank %u waits %g s", self->id, stats.skew_s);
     tamis_reducer_destroy(r);
 }
 
@@ -161,8 +161,8 @@ static void stay_dense(test_rank *self) {
             return;
     }
     RANK_OK(self, tamis_reducer_stats(r, &stats));
-    RANK_CHECK(self, h.arrives == 0 && h.exchanges == 3 * SEGMENTS && stats.arrive_s == 0.0,
-               "%u times arrive, %g s", h.arrives, stats.arrive_s);
+    RANK_CHECK(self, h.skews == 0 && h.exchanges == 3 * SEGMENTS && stats.skew_s == 0.0,
+               "%u times skew, %g s", h.skews, stats.skew_s);
     tamis_reducer_destroy(r);
 }
 
@@ -172,7 +172,7 @@ static void test_scheme_dense_does_not_know_who_is_late(void **state) {
     ranks_run(2, 0, stay_dense, NULL);
 }
 
-/* A program built before arrive_s: its struct ends there. */
+/* A program built before skew_s: its struct ends there. */
 static void read_as_before(test_rank *self) {
     tamis_reducer *r = NULL;
     tamis_stats stats = TAMIS_STATS_INIT;
@@ -182,12 +182,12 @@ static void read_as_before(test_rank *self) {
         if (!run_step(self, r, number, 5))
             return;
     }
-    stats.size = offsetof(tamis_stats, arrive_s);
-    stats.arrive_s = -1.0;
+    stats.size = offsetof(tamis_stats, skew_s);
+    stats.skew_s = -1.0;
     RANK_OK(self, tamis_reducer_stats(r, &stats));
-    RANK_CHECK(self, stats.steps == 2 && stats.exchange_s > 0.0 && stats.arrive_s == -1.0,
-               "%llu steps, %g s", (unsigned long long)stats.steps, stats.arrive_s);
-    RANK_CHECK(self, stats.size == offsetof(tamis_stats, arrive_s), "its size changed");
+    RANK_CHECK(self, stats.steps == 2 && stats.exchange_s > 0.0 && stats.skew_s == -1.0,
+               "%llu steps, %g s", (unsigned long long)stats.steps, stats.skew_s);
+    RANK_CHECK(self, stats.size == offsetof(tamis_stats, skew_s), "its size changed");
     tamis_reducer_destroy(r);
 }
 
@@ -223,14 +223,14 @@ static void wait_long(test_rank *self) {
 
 static void test_a_thread_that_waits_for_a_local_rank_sleeps(void **state) {
     (void)state;
-    for (tamis_waiting w = TAMIS_WAITING_AUTO; w <= TAMIS_WAITING_NAP; w++) {
+    for (tamis_waiting w = TAMIS_WAITING_AUTO; w <= TAMIS_WAITING_SLEEP; w++) {
         test_context("waiting %d", (int)w);
         ranks_run(2, 0, wait_long, &w);
     }
 }
 
 static void choose(test_rank *self) {
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_set_waiting(NULL, TAMIS_WAITING_NAP));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_set_waiting(NULL, TAMIS_WAITING_SLEEP));
     RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_set_waiting(self->comm, (tamis_waiting)3));
     RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_set_waiting(self->comm, (tamis_waiting)-1));
 }

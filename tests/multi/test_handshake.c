@@ -255,5 +255,5 @@ int main(void) {
         cmocka_unit_test(test_nobody_waits_for_a_refused_rank),
         cmocka_unit_test(test_threads_may_differ),
     };
-    return cmocka_run_group_tests_name("agreement", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("handshake", tests, NULL, NULL);
 }
