@@ -75,7 +75,7 @@ FEW_BITS = ("--values", "fp4")
 
 
 def rising(mean):
-    """A density that grows 2.5-fold over a run, `mean` on average: late picks are less sure."""
+    """A density that grows 2.5-fold over a run, `mean` on average: late entries are less sure."""
     return (*sparse("tamis-update", 0.625 * mean), "--density-end", f"{1.5625 * mean:g}")
 
 

@@ -6,7 +6,7 @@
 
 The rules are those of python/tamis/torch/_local_stepper.py, written down once more for all ranks at
 once: a run takes 15 s on a core, where four processes would take a minute. Sums over ranks are
-exact, and one cut serves all layers. The model is a transformer over characters (2 layers of width 64, 4 ranks of
+exact, and one threshold serves all layers. The model is a transformer over characters (2 layers of width 64, 4 ranks of
 4 windows of 64), the text Python's own library, a twentieth of it held out; the rate warms up for a
 twentieth of the steps and falls as a cosine to 0. Prints a line of JSON. Needs torch 2.0 or later.
 """
@@ -222,20 +222,20 @@ class Exchange:
         self.left.mul_(self.decay).add_(steps)
         self.time += 1
         own, at = float(self.left.square().sum()) / RANKS, self.chosen()
-        picked = self.left[:, at]
-        coded = self.code(picked)
-        self.left[:, at] = picked - coded
+        chosen = self.left[:, at]
+        coded = self.code(chosen)
+        self.left[:, at] = chosen - coded
         result = torch.zeros(LENGTH)
         result[at] = coded.mean(0)
         if self.match:
-            result *= self.factor(own, float(result.square().sum()), picked)
+            result *= self.factor(own, float(result.square().sum()), chosen)
         return result
 
-    def factor(self, own, applied, picked):
+    def factor(self, own, applied, chosen):
         weight = max(1 / self.time, 0.05)
         self.own += weight * (own - self.own)
         self.applied += weight * (applied - self.applied)
-        self.sent += weight * (float(picked.square().sum()) / RANKS - self.sent)
+        self.sent += weight * (float(chosen.square().sum()) / RANKS - self.sent)
         most = max(self.applied, applied)
         if most == 0:
             return 0.0

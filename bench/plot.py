@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-PHASES = ["compute", "accumulate", "cut", "exchange", "apply", "wait"]
+PHASES = ["compute", "accumulate", "select", "exchange", "apply", "wait"]
 
 # Okabe and Ito's colours, legible to the colour-blind; one hue per scheme.
 COLOURS = {
@@ -117,7 +117,7 @@ def print_table(groups):
             print("  ".join("-" * width for width in widths))
     print("mean, spread: over the seeds; spread is largest minus smallest. Bytes: of the rank that "
           "sends most.\nTimes: means over the ranks; wait is the time inside tamis_reducer_wait, of "
-          "which cut, exchange and apply may be a part.")
+          "which select, exchange and apply may be a part.")
 
 
 def draw_accuracy(axes, group, colour):

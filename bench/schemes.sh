@@ -8,7 +8,7 @@
 #
 #     recorded     gradients of a short dense training run, replayed to each preset
 #     synthetic    heavy-tailed gradients of changing scale
-#     ranks        the same, on 1 to 32 ranks: time of accumulate and cut
+#     ranks        the same, on 1 to 32 ranks: time of accumulate and select
 #     accuracy     training runs, plain SGD, the same seeds for all
 #     speed        whole steps of 4 MPI ranks in shared memory, beside MPI's all-reduce
 #

@@ -130,8 +130,8 @@ INPUT_HEAD = ["preset", "real / asked density", "last third", "least", "most", "
               "% of dense"]
 
 INPUT_TEXT = """Density is entries in the result / n, here in units of what was asked: mean, mean of
-the last third of the steps, extremes. Padding: P * most picks of a rank / picks of all - 1, mean over
-steps; imbalance: most / mean picks of a rank in the worst step. Threshold / true: smallest magnitude that was sent
+the last third of the steps, extremes. Padding: P * most entries of a rank / entries of all - 1, mean over
+steps; imbalance: most / mean entries of a rank in the worst step. Threshold / true: smallest magnitude that was sent
 (mean over ranks) over the k-th largest magnitude of everything that a rank holds (mean over ranks, by a
 plain selection), median over the checked steps; - where a preset has one threshold for each layer.
 Captured: energy of what left, summed over ranks, over that of as many largest entries. Residual: norm of
@@ -172,7 +172,7 @@ def sweep_part(runs, names):
             "turns, and sleeping, is not counted, so a figure is what the\nphase takes where every rank has a "
             "core; but caches and memory are shared, and cold after a turn of others. "
             f"n = {runs[0]['n']:,},\n{runs[0]['steps']} steps.\n")
-    for phase in ("accumulate", "cut"):
+    for phase in ("accumulate", "select"):
         rows = [[name] + [f"{number(cell[name, p]['cpu_us'][phase], 3)} / "
                           f"{number(cell[name, p]['cpu_slowest_us'][phase], 3)}"
                           if (name, p) in cell else "-" for p in counts]
@@ -282,7 +282,7 @@ def plot_traces(out, runs, styles, what, label, log, trace):
 def plot_ranks(out, runs, styles):
     import matplotlib.pyplot as plt
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.4))
-    for panel, phase in zip(axes, ("accumulate", "cut")):
+    for panel, phase in zip(axes, ("accumulate", "select")):
         for name in dict.fromkeys(r["scheme"] for r in runs):
             points = sorted((r["ranks"], r["cpu_us"][phase]) for r in runs if r["scheme"] == name)
             if any(y > 0 for _, y in points):
@@ -323,7 +323,7 @@ def plot(out, runs, sweep, summaries, names):
         plot_traces(out, runs, styles, "density", "real density / asked", True,
                     lambda r: [d / r["density_target"] for d in r["density"]])
         plot_traces(out, runs, styles, "threshold", "threshold", True, lambda r: r["threshold"])
-        plot_traces(out, runs, styles, "padding", "padding of picks + 1", True,
+        plot_traces(out, runs, styles, "padding", "padding of entries + 1", True,
                     lambda r: [p + 1 for p in r["padding"]])
         plot_traces(out, runs, styles, "residual", "norm of residual / of what was there", False,
                     lambda r: r["residual"])

@@ -109,7 +109,7 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.rank, self.nranks = dist.get_rank(), dist.get_world_size()
-        self.device = pick_device()
+        self.device = choose_device()
         images, labels = load(options.data, "train", options.limit)
         self.images, self.labels = images.to(self.device), labels.to(self.device)
         self.steps_per_epoch = len(labels) // (options.batch * self.nranks)
@@ -192,7 +192,7 @@ class Run:
         return float(100 * (guesses == labels).float().mean())
 
 
-def pick_device() -> torch.device:
+def choose_device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(tamis.local_rank())

@@ -152,13 +152,13 @@ static void read_control(int control) {
 /* With the headers in which kernels of one machine tell each other what is left to do for a frame:
  * to cut it up, or to compute its checksum. */
 static int open_interface(const char *name) {
-    int yes = 1, room = 1 << 22, s = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
+    int yes = 1, buffer = 1 << 22, s = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
     struct sockaddr_ll address = {.sll_family = AF_PACKET,
                                   .sll_protocol = htons(ETH_P_ALL),
                                   .sll_ifindex = (int)if_nametoindex(name)};
     if (s < 0 || setsockopt(s, SOL_PACKET, PACKET_VNET_HDR, &yes, sizeof yes) != 0 ||
         setsockopt(s, SOL_PACKET, PACKET_IGNORE_OUTGOING, &yes, sizeof yes) != 0 ||
-        setsockopt(s, SOL_SOCKET, SO_RCVBUF, &room, sizeof room) != 0 ||
+        setsockopt(s, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer) != 0 ||
         bind(s, (struct sockaddr *)&address, sizeof address) != 0)
         give_up(name);
     return s;

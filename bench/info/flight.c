@@ -57,7 +57,7 @@ typedef struct list {
 
 enum { LIST_TAIL = 64 }; /* a rank, and how many more */
 
-static bool has_room(const list *l) {
+static bool has_space(const list *l) {
     return l->length + LIST_TAIL < sizeof l->text;
 }
 
@@ -76,7 +76,7 @@ static void end_list(list *l, int64_t all) {
 /* No two files are of one rank. */
 static void list_absent(const left *files, size_t count, list *out) {
     size_t r = 0;
-    for (int64_t rank = 0; rank < files[0].ranks && has_room(out); rank++) {
+    for (int64_t rank = 0; rank < files[0].ranks && has_space(out); rank++) {
         while (r < count && files[r].rank < rank)
             r++;
         if (r == count || files[r].rank != rank)
@@ -105,7 +105,7 @@ static int64_t list_those(const left *files, size_t count, bool (*are)(const lef
     for (size_t r = 0; r < count; r++) {
         bool one = are(&files[r], most);
         all += one;
-        if (one && has_room(out))
+        if (one && has_space(out))
             add_to_list(out, files[r].rank);
     }
     end_list(out, all);

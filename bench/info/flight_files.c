@@ -74,9 +74,10 @@ static void digest(left *l) {
 /* The first line is the header. Lines that are not what they should be are left out. */
 static void read_lines(FILE *file, left *l) {
     char *line = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     ssize_t length;
-    for (int at = 1; (length = getline(&line, &room, file)) > 0 && (l->header || at == 1); at++) {
+    for (int at = 1; (length = getline(&line, &capacity, file)) > 0 && (l->header || at == 1);
+         at++) {
         json_t *record = json_loadb(line, (size_t)length, 0, NULL);
         const char *kind = at == 1 ? "flight" : "event";
         if (!record || strcmp(flight_text(record, "record"), kind) != 0) {

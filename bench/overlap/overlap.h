@@ -47,7 +47,7 @@ typedef struct overlap_sample {
     double exposed;    /* calls, less the accumulate pass if it runs inside them */
     double wait;       /* inside wait, longest; MPI: inside MPI_Allreduce */
     double wait_least; /* the same for the rank that waited least */
-    double accumulate, cut, exchange, apply; /* as in tamis_stats */
+    double accumulate, selection, exchange, apply; /* as in tamis_stats */
     double wire_bytes, rescans;
 } overlap_sample;
 

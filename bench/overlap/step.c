@@ -78,7 +78,7 @@ static void take_stats(overlap_run *run, const overlap_variant *v, overlap_sampl
         return;
     bench_try(run->group, tamis_reducer_stats(v->reducer, &stats), "statistics of a step");
     out->accumulate = stats.accumulate_s;
-    out->cut = stats.cut_s;
+    out->selection = stats.select_s;
     out->exchange = stats.exchange_s;
     out->apply = stats.apply_s;
     out->wire_bytes = (double)stats.wire_bytes;

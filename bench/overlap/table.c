@@ -24,7 +24,7 @@ static const char *const legend =
     "what\n"
     "#            the others wait longer, they wait for it, not for the exchange\n"
     "#   hidden   1 - least / (least of the same buckets handed over after backward)\n"
-    "#   exch     transport calls and union, wherever they run; acc, cut, apply: other phases\n"
+    "#   exch     transport calls and union, wherever they run; acc, select, apply: other phases\n"
     "#   hook us  a call of tamis_reducer_ready that begins no bucket: median, slowest rank\n"
     "#   wire     bytes sent in a step by the rank that sent most\n"
     "#   wrong    steps whose bits differ from those without overlap, or between ranks\n";
@@ -43,7 +43,7 @@ FIGURE(exposed)
 FIGURE(wait)
 FIGURE(wait_least)
 FIGURE(accumulate)
-FIGURE(cut)
+FIGURE(selection)
 FIGURE(exchange)
 FIGURE(apply)
 FIGURE(wire_bytes)
@@ -166,9 +166,9 @@ static json_t *make_record(const row *r) {
                     seconds(r, cpu), "exposed_s", seconds(r, exposed), "wait_s", seconds(r, wait)));
     merge(record,
           json_pack("{so so so so so so so}", "wait_least_s", seconds(r, wait_least), "exchange_s",
-                    seconds(r, exchange), "accumulate_s", seconds(r, accumulate), "cut_s",
-                    seconds(r, cut), "apply_s", seconds(r, apply), "hidden", hidden(r, wait_least),
-                    "hidden_longest", hidden(r, wait)));
+                    seconds(r, exchange), "accumulate_s", seconds(r, accumulate), "select_s",
+                    seconds(r, selection), "apply_s", seconds(r, apply), "hidden",
+                    hidden(r, wait_least), "hidden_longest", hidden(r, wait)));
     merge(record,
           json_pack("{so sf sf sI}", "ready_us", number_if(v->nquiet > 0, r->quiet_us),
                     "wire_bytes", quantile(r, wire_bytes, 1.0), "rescans", median(r, rescans),
@@ -192,7 +192,7 @@ static void print_header(const overlap_run *run) {
         s->table,
         "#%-14s %7s %4s %6s %8s %8s %8s %6s %7s %8s %8s %8s %8s %6s %8s %7s %7s %7s %7s %10s %5s\n",
         "variant", "density", "bkts", "worker", "step", "q1", "q3", "x comp", "speedup", "cpu",
-        "exposed", "wait", "least", "hidden", "exch", "acc", "cut", "apply", "hook us", "wire",
+        "exposed", "wait", "least", "hidden", "exch", "acc", "select", "apply", "hook us", "wire",
         "wrong");
 }
 
@@ -229,7 +229,7 @@ static void print_row(FILE *out, const json_t *record) {
     print_cell(out, record, "%6.3f", "hidden", 1);
     print_cell(out, record, "%8.2f", "exchange_s", 1e3);
     print_cell(out, record, "%7.2f", "accumulate_s", 1e3);
-    print_cell(out, record, "%7.2f", "cut_s", 1e3);
+    print_cell(out, record, "%7.2f", "select_s", 1e3);
     print_cell(out, record, "%7.2f", "apply_s", 1e3);
     print_cell(out, record, "%7.3f", "ready_us", 1);
     print_cell(out, record, "%10.0f", "wire_bytes", 1);

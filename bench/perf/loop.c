@@ -154,12 +154,12 @@ static perf_sample repeat(loop *l, uint64_t iteration) {
     bench_try(l->c->group, tamis_reducer_stats(l->reducer, &stats), "statistics of a step");
     tamis_energy_step(l->c->meter, &stats);
     sample.accumulate = stats.accumulate_s;
-    sample.select = stats.accumulate_s + stats.cut_s;
-    sample.cut = stats.cut_s;
+    sample.exact = stats.accumulate_s + stats.select_s;
+    sample.select = stats.select_s;
     sample.exchange = stats.exchange_s;
     sample.apply = stats.apply_s;
     sample.wire_bytes = (double)stats.wire_bytes;
-    sample.picked = (double)stats.picked;
+    sample.sent = (double)stats.sent;
     sample.selected = (double)stats.selected;
     sample.target = (double)stats.target;
     sample.rescans = (double)stats.rescans;
@@ -176,7 +176,7 @@ void perf_take_slowest(const perf_case *c, perf_sample *samples, size_t count) {
             own[i % figures] = all[i];
     }
     for (size_t i = 0; i < count; i++)
-        samples[i].wire_model = perf_wire_model(c, samples[i].picked, samples[i].selected);
+        samples[i].wire_model = perf_wire_model(c, samples[i].sent, samples[i].selected);
     free(all);
 }
 

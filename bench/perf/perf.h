@@ -30,10 +30,10 @@ enum { PERF_AXPY = TAMIS_ENERGY_USER, PERF_BASELINE = TAMIS_ENERGY_USER + 1 };
 /** One repetition. Seconds; each figure is the largest of all ranks. */
 typedef struct perf_sample {
     double axpy, dense, step;
-    double accumulate, select; /* select: accumulate + cut */
-    double cut, exchange, apply;
+    double accumulate, exact; /* exact: accumulate + select */
+    double select, exchange, apply;
     double wire_bytes, wire_model; /* sent by the rank that sends most; the formulas' estimate */
-    double picked, selected, target, rescans;
+    double sent, selected, target, rescans;
     double copy;                    /* CUDA: time of a copy of as many bytes */
     double host, blocking, queries; /* CUDA over nccl: the host's time and calls in a step */
 } perf_sample;
@@ -67,9 +67,9 @@ double perf_check(const perf_case *c);
 /** parity.c: the same for steps on a CUDA device, compared with the CPU bit for bit. */
 double perf_parity(const perf_case *c);
 
-/** model.c: bytes that a rank sends, without headers, from the most picks of a rank and the size of
- * the union. */
-double perf_wire_model(const perf_case *c, double picked, double selected);
+/** model.c: bytes that a rank sends, without headers, from the most entries of a rank and the size
+ * of the union. */
+double perf_wire_model(const perf_case *c, double sent, double selected);
 
 /** table.c */
 void perf_table_header(const perf_settings *settings, const bench_group *group);

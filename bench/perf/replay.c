@@ -106,7 +106,7 @@ static void add_stats(rounds *r, perf_sample *sample) {
     tamis_stats stats = TAMIS_STATS_INIT;
     bench_try(r->c->group, tamis_reducer_stats(r->reducer, &stats), "statistics of a step");
     sample->wire_bytes = (double)stats.wire_bytes;
-    sample->picked = (double)stats.picked;
+    sample->sent = (double)stats.sent;
     sample->selected = (double)stats.selected;
     sample->target = (double)stats.target;
     sample->rescans = (double)stats.rescans;

@@ -43,7 +43,7 @@ static void check_settings(perf_settings *s) {
                     bench_choice(PERF_OPS, s->op));
     if (s->nodes_of > 1 && (s->check || s->op != PERF_STEP))
         bench_usage("--ranks-per-node needs --op step -c 0: the check compares the residuals of "
-                    "all elements, but a rank of a node holds only a slice");
+                    "all elements, but a rank of a node holds only a shard");
     if (s->op == PERF_UPDATE) {
         if (s->threads > 1 || s->grad != TAMIS_DTYPE_FLOAT32)
             bench_usage("--op update is compared with a pass of AdamW in one thread, on fp32");

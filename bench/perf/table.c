@@ -22,7 +22,8 @@ static const char *const legend =
     "#   axpy     r += s * g in place, binary32, same n, slowest rank; op update: a fused AdamW\n"
     "#            of parameters, moments and gradient, which it clears as the pass does; dense: "
     "%s\n"
-    "#   mem      accumulate phase / axpy; exact: (accumulate + cut) / axpy; on a CUDA device step "
+    "#   mem      accumulate phase / axpy; exact: (accumulate + select) / axpy; on a CUDA device "
+    "step "
     "/\n"
     "#            (memory traffic of its one pass / copy rate of the device)\n"
     "#   over     step / accumulate phase, both of the slowest rank\n"
@@ -43,7 +44,7 @@ FIGURE(axpy, s->axpy)
 FIGURE(dense, s->dense)
 FIGURE(step, s->step)
 FIGURE(accumulate, s->accumulate)
-FIGURE(cut, s->cut)
+FIGURE(selection, s->select)
 FIGURE(exchange, s->exchange)
 FIGURE(apply, s->apply)
 FIGURE(rest, s->step - s->accumulate)
@@ -56,7 +57,7 @@ FIGURE(host, s->host)
 FIGURE(blocking, s->blocking)
 FIGURE(queries, s->queries)
 FIGURE(memory_ratio, s->copy > 0 ? s->step / s->copy : s->accumulate / s->axpy)
-FIGURE(exact_ratio, s->select / s->axpy)
+FIGURE(exact_ratio, s->exact / s->axpy)
 FIGURE(over, s->step / s->accumulate)
 FIGURE(speedup, s->dense / s->step)
 FIGURE(speedup_after, s->dense / rest(s))
@@ -111,8 +112,8 @@ static json_t *number_if(bool known, double value) {
 static json_t *phases(samples s) {
     if (median(s, copy) > 0)
         return json_null();
-    return json_pack("{so so so so}", "accumulate", us(median(s, accumulate)), "cut",
-                     us(median(s, cut)), "exchange", us(median(s, exchange)), "apply",
+    return json_pack("{so so so so}", "accumulate", us(median(s, accumulate)), "select",
+                     us(median(s, selection)), "exchange", us(median(s, exchange)), "apply",
                      us(median(s, apply)));
 }
 

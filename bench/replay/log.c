@@ -45,11 +45,11 @@ static uint64_t count(const reader *r, const json_t *object, const char *name) {
 }
 
 static replay_entry *append(replay_log *log, size_t line) {
-    if (log->count == log->room) {
-        log->room = log->room ? 2 * log->room : 256;
-        log->entries = realloc(log->entries, log->room * sizeof log->entries[0]);
+    if (log->count == log->capacity) {
+        log->capacity = log->capacity ? 2 * log->capacity : 256;
+        log->entries = realloc(log->entries, log->capacity * sizeof log->entries[0]);
         if (!log->entries)
-            bench_usage("no memory for %zu windows", log->room);
+            bench_usage("no memory for %zu windows", log->capacity);
     }
     log->entries[log->count] = (replay_entry){.line = line,
                                               .unix_s = NAN,
@@ -161,13 +161,13 @@ static void read_record(reader *r, const json_t *record) {
 void replay_log_read(const char *path, replay_log *out) {
     reader r = {.path = path, .log = out};
     char *text = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     ssize_t length;
     FILE *file = fopen(path, "r");
     *out = (replay_log){.t0_unix = NAN};
     if (!file)
         bench_usage("--log %s cannot be read: %s", path, strerror(errno));
-    while ((length = getline(&text, &room, file)) >= 0) {
+    while ((length = getline(&text, &capacity, file)) >= 0) {
         json_error_t error;
         r.line++;
         if (length == 0 || text[length - 1] != '\n') { /* its writer was killed */

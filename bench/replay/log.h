@@ -25,7 +25,7 @@ typedef struct replay_entry {
 
 typedef struct replay_log {
     replay_entry *entries;
-    size_t count, room;
+    size_t count, capacity;
     bool windows, decisions; /* what it holds: windows of a meter, or of decisions */
     bool cut;                /* the last line is incomplete and was left out */
     double t0_unix;

@@ -32,8 +32,8 @@ plant_config plant_defaults(void) {
 static double clock_of(const plant_config *c, double activity, double cap_w) {
     if (!(cap_w > 0.0) || c->static_w + c->dynamic_w * activity <= cap_w)
         return 1.0;
-    double room = (cap_w - c->static_w) / (c->dynamic_w * activity);
-    return fmax(lowest_clock, room > 0.0 ? pow(room, 1.0 / c->exponent) : 0.0);
+    double dynamic = (cap_w - c->static_w) / (c->dynamic_w * activity);
+    return fmax(lowest_clock, dynamic > 0.0 ? pow(dynamic, 1.0 / c->exponent) : 0.0);
 }
 
 static double watts_of(const plant_config *c, double activity, double cap_w) {

@@ -8,12 +8,12 @@
 
 #include <math.h>
 
-void scale_fill_case(scale_case *c, uint64_t picks, double index_bytes, uint64_t groups) {
-    double each = ceil((double)picks / c->nranks);
+void scale_fill_case(scale_case *c, uint64_t entries, double index_bytes, uint64_t groups) {
+    double each = ceil((double)entries / c->nranks);
     bool quantizes = tam_value_quantizes(c->up) || tam_value_quantizes(c->down);
-    c->picks = picks;
-    c->encoded = quantizes ? picks : 0;
-    c->summed = picks - c->encoded + TAM_COUNTERS + groups;
+    c->entries = entries;
+    c->encoded = quantizes ? entries : 0;
+    c->summed = entries - c->encoded + TAM_COUNTERS + groups;
     c->packet_bytes = tam_header_bytes(0) + tam_header_round((size_t)ceil(each * index_bytes));
 }
 
@@ -75,8 +75,8 @@ double scale_dense_s(const tam_net *net, uint32_t nranks, uint64_t elements) {
 static bool pays(const scale_case *c, double density, double dense_s, double index_bytes,
                  uint64_t groups) {
     scale_case at = *c;
-    uint64_t picks = (uint64_t)greater(1.0, density * (double)c->elements);
-    scale_fill_case(&at, picks, index_bytes, groups);
+    uint64_t entries = (uint64_t)greater(1.0, density * (double)c->elements);
+    scale_fill_case(&at, entries, index_bytes, groups);
     tam_plan plan = scale_choose(&at);
     return scale_formula_s(&at, &plan) < dense_s;
 }

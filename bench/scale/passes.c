@@ -21,22 +21,22 @@ typedef struct passes {
     tam_division division;
     void *kernels;
     tam_packets packets;
-    uint32_t *owners, *united;
+    uint32_t *owners, *merged;
     tam_list *lists;
-    double accumulate_s[ROUNDS], unite_s[ROUNDS];
+    double accumulate_s[ROUNDS], union_s[ROUNDS];
 } passes;
 
-/* -- what all ranks picked -------------------------------------------------------------------- */
+/* -- what all ranks selected ------------------------------------------------------------------ */
 
 /* Evenly in the rank's part, at a random place of each run. */
-static void pick(passes *p, uint32_t rank, uint64_t share) {
+static void select_entries(passes *p, uint32_t rank, uint64_t budget) {
     tam_strided part = tam_strided_of(&p->division, tam_part_of(&p->division, 0, rank));
     tam_header *header = (tam_header *)(uintptr_t)tam_packet_header_of(&p->packets, rank);
     uint32_t *list = (uint32_t *)(uintptr_t)tam_packet_indices_of(&p->packets, rank);
-    uint64_t run = part.length / (share ? share : 1);
-    for (uint64_t i = 0; i < share && run > 0; i++)
+    uint64_t run = part.length / (budget ? budget : 1);
+    for (uint64_t i = 0; i < budget && run > 0; i++)
         list[i] = (uint32_t)(i * run + bench_random(rank, i) % run);
-    header->count = run > 0 ? (uint32_t)share : 0;
+    header->count = run > 0 ? (uint32_t)budget : 0;
     tam_strided_locate(&part, list, header->count, list);
 }
 
@@ -46,16 +46,16 @@ static tamis_status open_passes(passes *p, const tamis_layout *layout, uint64_t 
     TAM_TRY(tam_division_open(layout, scheme, p->nranks, 0, &p->division));
     TAM_TRY(tam_device_cpu.open(&p->division.grid, 2 * k / p->nranks + 4096, 1, &p->kernels));
     p->packets = (tam_packets){.nranks = p->nranks,
-                               .capacity = (size_t)tam_share_max(&p->division, k),
+                               .capacity = (size_t)tam_budget_max(&p->division, k),
                                .span = p->division.grid.n,
                                .index_codec = TAMIS_INDEX_U32};
     TAM_TRY(tam_packets_open(&p->packets));
     p->owners = bench_alloc(p->nranks, sizeof p->owners[0]);
     p->lists = bench_alloc(p->nranks, sizeof p->lists[0]);
-    p->united = bench_alloc((size_t)k + 1, sizeof p->united[0]);
+    p->merged = bench_alloc((size_t)k + 1, sizeof p->merged[0]);
     for (uint32_t r = 0; r < p->nranks; r++) {
         p->owners[r] = tam_owner_of(&p->division, 0, r);
-        pick(p, r, tam_share_of(&p->division, 0, r, k));
+        select_entries(p, r, tam_budget_of(&p->division, 0, r, k));
     }
     return TAMIS_OK;
 }
@@ -66,7 +66,7 @@ static void close_passes(passes *p) {
     tam_division_close(&p->division);
     free(p->owners);
     free(p->lists);
-    free(p->united);
+    free(p->merged);
 }
 
 /* -- time ------------------------------------------------------------------------------------- */
@@ -84,10 +84,10 @@ static tamis_status time_once(passes *p, float *acc, float *grad, const uint32_t
     uint64_t begin_ns = tam_clock_ns();
     TAM_TRY(tam_device_cpu.accumulate(p->kernels, &job, &found));
     uint64_t between_ns = tam_clock_ns();
-    TAM_TRY(tam_merge_exclusive(&p->packets, &p->division.grid, p->owners, p->lists, p->united,
+    TAM_TRY(tam_merge_exclusive(&p->packets, &p->division.grid, p->owners, p->lists, p->merged,
                                 &count));
     p->accumulate_s[round] = 1e-9 * (double)(between_ns - begin_ns);
-    p->unite_s[round] = 1e-9 * (double)(tam_clock_ns() - between_ns);
+    p->union_s[round] = 1e-9 * (double)(tam_clock_ns() - between_ns);
     return TAMIS_OK;
 }
 
@@ -97,16 +97,16 @@ static FILE *table_of(const scale_settings *s) {
 
 static void report(const scale_settings *s, passes *p) {
     double accumulate_ms = 1e3 * tam_median(p->accumulate_s, ROUNDS);
-    double unite_ms = 1e3 * tam_median(p->unite_s, ROUNDS);
+    double union_ms = 1e3 * tam_median(p->union_s, ROUNDS);
     json_t *record = bench_report_new("scale_passes");
     fprintf(table_of(s), "%6u %8u %8u %10.2f %10.2f %10.2f %10.2f\n", p->nranks, p->division.block,
-            p->division.grid.ntiles, accumulate_ms, 1e3 * p->accumulate_s[0], unite_ms,
-            1e3 * p->unite_s[0]); /* the median has sorted them */
+            p->division.grid.ntiles, accumulate_ms, 1e3 * p->accumulate_s[0], union_ms,
+            1e3 * p->union_s[0]); /* the median has sorted them */
     json_t *figures = json_pack(
         "{sI sI sI sI sf sf sf sf}", "elements", (json_int_t)s->elements, "ranks",
         (json_int_t)p->nranks, "block", (json_int_t)p->division.block, "tiles",
         (json_int_t)p->division.grid.ntiles, "accumulate_ms", accumulate_ms, "accumulate_min_ms",
-        1e3 * p->accumulate_s[0], "unite_ms", unite_ms, "unite_min_ms", 1e3 * p->unite_s[0]);
+        1e3 * p->accumulate_s[0], "union_ms", union_ms, "union_min_ms", 1e3 * p->union_s[0]);
     json_object_update(record, figures);
     json_decref(figures);
     bench_report_write(s->report, record);
@@ -148,8 +148,8 @@ static tamis_status run(const scale_settings *s, passes *all, const tamis_layout
     }
     TAM_TRY(time_all(s, all));
     fprintf(table_of(s),
-            "# ms of one rank, %d turns. accumulate: median, least; unite: median, least\n"
-            "#ranks    block    tiles accumulate        min      unite        min\n",
+            "# ms of one rank, %d turns. accumulate: median, least; union: median, least\n"
+            "#ranks    block    tiles accumulate        min      union        min\n",
             ROUNDS);
     for (size_t i = 0; i < s->nranks; i++) {
         report(s, &all[i]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What one rank's own passes take as ranks become more: accumulate, over all elements, and unite,
- * of the picks of all ranks. The division among P ranks, and so the number of tiles, is that of P
+ * What one rank's own passes take as ranks become more: accumulate, over all elements, and union,
+ * of the entries of all ranks. The division among P ranks, and so the number of tiles, is that of P
  * ranks; only one rank runs.
  */
 #ifndef TAMIS_BENCH_SCALE_PASSES_H

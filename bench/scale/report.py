@@ -72,7 +72,7 @@ def verified(folder):
     print("Steps over MPI, of rank 0; `tamis_scale --verify` fails where any rank differs by more "
           "than 5 %.\n")
     table(("ranks", "plan", "k", "indices", "sent", "predicted", "exchange ms"),
-          [(r["ranks"], r["plan"], r["picks"], r["index_codec"], round(r["sent_bytes"]),
+          [(r["ranks"], r["plan"], r["entries"], r["index_codec"], round(r["sent_bytes"]),
             round(r["predicted_bytes"]), ms(r["exchange_us"])) for r in records])
 
 

@@ -19,16 +19,16 @@ enum { SCALE_RANKS = 32 }; /* most numbers of ranks */
 typedef struct scale_case {
     tam_net net;
     uint32_t nranks;
-    uint64_t elements, picks; /* n, k */
-    uint64_t summed;          /* floats: values if none are listed, and counters of all ranks */
-    uint64_t encoded;         /* values that travel encoded */
+    uint64_t elements, entries; /* n, k */
+    uint64_t summed;            /* floats: values if none are listed, and counters of all ranks */
+    uint64_t encoded;           /* values that travel encoded */
     const tam_value_codec *up, *down; /* of values, of their sums */
     size_t packet_bytes;              /* of each rank: header and indices */
 } scale_case;
 
-/** Set what a step of so many picks exchanges: packets of ceil(k / P) indices, and beside the
+/** Set what a step of so many entries exchanges: packets of ceil(k / P) indices, and beside the
  * values as many floats as there are groups. up and down are set before. */
-void scale_fill_case(scale_case *c, uint64_t picks, double index_bytes, uint64_t groups);
+void scale_fill_case(scale_case *c, uint64_t entries, double index_bytes, uint64_t groups);
 
 double scale_formula_s(const scale_case *c, const tam_plan *plan);
 

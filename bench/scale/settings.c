@@ -95,7 +95,7 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
         {"steps", 0, BENCH_COUNT, &out->steps, "N", 2, 1e6, "of --verify"},
         {"passes", 0, BENCH_FLAG, &out->passes, "", 0, 0,
          "time one rank's own passes instead, in the divisions of so many ranks: accumulate over "
-         "all elements, unite the picks of all ranks"},
+         "all elements, union of the selections of all ranks"},
         {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
          "write records to FILE; -: stdout, and the table goes to stderr"},
     };
@@ -107,11 +107,11 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
 }
 
 scale_case scale_case_of(const scale_settings *s, uint32_t nranks) {
-    double picks = s->density * (double)s->elements;
+    double entries = s->density * (double)s->elements;
     scale_case c = {.nranks = nranks, .elements = s->elements};
     c.up = s->up;
     c.down = s->down;
     c.net = scale_net_of(&s->net, nranks, s->ranks_per_node);
-    scale_fill_case(&c, picks >= 1.0 ? (uint64_t)picks : 1, s->index_bytes, s->groups);
+    scale_fill_case(&c, entries >= 1.0 ? (uint64_t)entries : 1, s->index_bytes, s->groups);
     return c;
 }

@@ -112,14 +112,14 @@ tamis_status scale_count_rank(const scale_case *c, const tam_plan *plan, uint32_
  * messages, own and all indices, decoded lists, union, its values, raw and encoded. */
 scale_memory scale_memory_of(const scale_case *c, double index_bytes) {
     uint64_t p = c->nranks, header = tam_header_bytes(0), payload = c->packet_bytes - header;
-    uint64_t each = (c->picks + p - 1) / p;
+    uint64_t each = (c->entries + p - 1) / p;
     scale_memory m = {0};
     m.grows = p * sizeof(tam_peer);
     m.grows += p * TAM_RECORD_BYTES + p * header;
     m.fixed = sizeof(tam_coll) + TAM_COLL_BUFFERS * (uint64_t)(TAM_COLL_HEADER + TAM_COLL_CHUNK);
     m.fixed += header + payload + p * payload;
     m.fixed += index_bytes == 4.0 ? 0 : (p + 1) * each * sizeof(uint32_t);
-    m.fixed += 4 * (c->picks + c->summed + c->encoded);
+    m.fixed += 4 * (c->entries + c->summed + c->encoded);
     m.fixed += more(tam_value_bytes(c->up, c->encoded), tam_value_bytes(c->down, c->encoded));
     return m;
 }

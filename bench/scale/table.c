@@ -2,7 +2,7 @@
  *
  * A record of each row. Its fields:
  *
- *     net, net_text, elements, density, picks, ranks, ranks_per_node, local_steps, index_bytes,
+ *     net, net_text, elements, density, entries, ranks, ranks_per_node, local_steps, index_bytes,
  *     groups, values, sum_values, jitter, loss, incast_us, seed    what was asked for
  *     plan, rounds     the chosen plan; stages of the gather and of both halves of the sums
  *     messages, peers, rank_bytes     of a step, of the rank that has most
@@ -106,7 +106,7 @@ static json_t *asked(const scale_settings *s, const scale_row *r) {
     add(record,
         json_pack("{ss ss sI sf sI sI sI sI sf sI}", "net", s->net.name, "net_text",
                   scale_net_text(&s->net, text, sizeof text), "elements", (json_int_t)s->elements,
-                  "density", s->density, "picks", (json_int_t)r->c.picks, "ranks",
+                  "density", s->density, "entries", (json_int_t)r->c.entries, "ranks",
                   (json_int_t)r->c.nranks, "ranks_per_node", (json_int_t)node_of(r), "local_steps",
                   (json_int_t)s->local_steps, "index_bytes", s->index_bytes, "groups",
                   (json_int_t)s->groups));

@@ -74,7 +74,7 @@ static void run_steps(bench_group *group, const scale_settings *s, measured *out
 
 #define NAME_OF(NAME, name, number) [number] = #name,
 
-/* Bytes of the longest encoding of a rank's share, as fixed packets have room for. */
+/* Bytes of the longest encoding of a rank's budget, as fixed packets have room for. */
 static size_t packet_of(bench_group *group, const scale_settings *s, const measured *m) {
     static const char *const names[] = {TAMIS_INDEX_CODECS(NAME_OF)};
     uint64_t p = group->nranks, each = (m->stats.target + p - 1) / p;
@@ -107,7 +107,7 @@ static void report(const scale_settings *s, const scale_case *c, const measured 
     fputs("\n", out);
     json_t *record = bench_report_new("scale-verify"), *more;
     more = json_pack("{ss sI sI sI ss ss sf sf sf so}", "net", s->net.name, "ranks",
-                     (json_int_t)c->nranks, "elements", (json_int_t)s->elements, "picks",
+                     (json_int_t)c->nranks, "elements", (json_int_t)s->elements, "entries",
                      (json_int_t)m->stats.selected, "plan", text, "index_codec",
                      m->bucket.index_codec, "sent_bytes", bytes[0], "predicted_bytes", bytes[1],
                      "exchange_us", 1e6 * m->exchange_s, "formula_us",

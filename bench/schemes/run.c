@@ -80,17 +80,17 @@ static void step(runner *r) {
 static void sample(runner *r, const tamis_stats *s, scheme_sample *out) {
     const double *spent = r->clocks.spent;
     *out = (scheme_sample){
-        .picked = (double)s->picked,
+        .sent = (double)s->sent,
         .selected = (double)s->selected,
         .target = (double)s->target,
         .deferred = (double)s->deferred,
         .wire_bytes = (double)s->wire_bytes,
-        .threshold = s->picked > 0 ? s->threshold : 0.0,
-        .picked_any = s->picked > 0,
+        .threshold = s->sent > 0 ? s->threshold : 0.0,
+        .sent_any = s->sent > 0,
         .acc_norm = s->acc_norm,
         .residual_norm = s->residual_norm,
         .accumulate_cpu_s = spent[TAMIS_PHASE_ACCUMULATE],
-        .cut_cpu_s = spent[TAMIS_PHASE_CUT],
+        .select_cpu_s = spent[TAMIS_PHASE_SELECT],
         .exchange_cpu_s = spent[TAMIS_PHASE_EXCHANGE] + spent[TAMIS_PHASE_SKEW],
         .apply_cpu_s = spent[TAMIS_PHASE_APPLY],
     };

@@ -24,10 +24,10 @@ typedef struct scheme_case {
 
 /** One step as one rank saw it. */
 typedef struct scheme_sample {
-    double picked, selected, target, deferred, wire_bytes;
-    double threshold, picked_any; /* threshold: only if it picked anything */
+    double sent, selected, target, deferred, wire_bytes;
+    double threshold, sent_any; /* threshold: only if it sent anything */
     double acc_norm, residual_norm;
-    double accumulate_cpu_s, cut_cpu_s, exchange_cpu_s, apply_cpu_s;
+    double accumulate_cpu_s, select_cpu_s, exchange_cpu_s, apply_cpu_s;
 } scheme_sample;
 
 /** A checked step. The same on all ranks. */

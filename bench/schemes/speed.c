@@ -7,7 +7,7 @@
  *
  *     step         from barrier to barrier
  *     accumulate   that phase, slowest rank
- *     after        step - accumulate: cut, exchange, write back, and the barrier
+ *     after        step - accumulate: select, exchange, write back, and the barrier
  *     dense        the all-reduce, barrier to barrier
  *     over         step / accumulate
  *     speedup      dense / after

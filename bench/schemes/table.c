@@ -7,16 +7,16 @@
  *     input, n, ranks, steps, density_target, target, seed: the same for all presets; target is k
  *     selected_min, _mean, _max; count_error_max: max |selected - k| / k
  *     density      selected / n, step by step
- *     padding      P * (most picks of a rank) / (picks of all) - 1, step by step: the unused share
- *                  of packets of equal size; 0 if no rank picked. imbalance_max: the largest + 1,
- *                  which is most picks / mean picks
+ *     padding      P * (most entries of a rank) / (entries of all) - 1, step by step:
+ *                  unused part of packets of equal size; 0 if no rank sent any.
+ *                  imbalance_max: the largest + 1, most / mean
  *     threshold    smallest magnitude sent, mean over the ranks that sent anything, step by step;
  *                  null if the scheme has no threshold in units of the gradient: budget not
  *                  `global`, or dense
  *     checked      steps compared with the rules: step, true_threshold, captured (schemes.h)
  *     cpu_us, cpu_slowest_us   processor time of a phase, mean over ranks and of the slowest rank;
  *                  median over steps
- *     residual     norm of what stayed / norm before the cut, mean over ranks, step by step; null
+ *     residual     norm of what stayed / norm before select, mean over ranks, step by step; null
  *                  for dense. residual_norm: of the last step, mean over ranks
  *     wire_bytes_per_step      of the rank that sent most, mean over steps; dense_bytes: of a ring
  *     deferred     entries that did not fit a packet, all steps
@@ -74,15 +74,15 @@ static double median_us(table t, over_ranks of, size_t offset) {
 
 static json_t *cpu_us(table t, over_ranks of) {
     return json_pack("{sf sf sf sf}", "accumulate",
-                     median_us(t, of, offsetof(scheme_sample, accumulate_cpu_s)), "cut",
-                     median_us(t, of, offsetof(scheme_sample, cut_cpu_s)), "exchange",
+                     median_us(t, of, offsetof(scheme_sample, accumulate_cpu_s)), "select",
+                     median_us(t, of, offsetof(scheme_sample, select_cpu_s)), "exchange",
                      median_us(t, of, offsetof(scheme_sample, exchange_cpu_s)), "apply",
                      median_us(t, of, offsetof(scheme_sample, apply_cpu_s)));
 }
 
 static double padding(table t, uint64_t step) {
-    double sum = SUM(t, step, picked);
-    return sum > 0 ? t.ranks * MOST(t, step, picked) / sum - 1.0 : 0.0;
+    double sum = SUM(t, step, sent);
+    return sum > 0 ? t.ranks * MOST(t, step, sent) / sum - 1.0 : 0.0;
 }
 
 static double residual(table t, uint64_t step) {
@@ -91,7 +91,7 @@ static double residual(table t, uint64_t step) {
 }
 
 static json_t *threshold(table t, uint64_t step) {
-    double ranks = SUM(t, step, picked_any);
+    double ranks = SUM(t, step, sent_any);
     return ranks > 0 ? json_real(SUM(t, step, threshold) / ranks) : json_null();
 }
 

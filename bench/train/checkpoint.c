@@ -3,7 +3,7 @@
  * States of all ranks, one file per rank (state.h), written and read.
  *
  * With as many ranks as before, each reads its own file and continues bit for bit. With another
- * number the residuals are divided anew (shares.h), moments become the mean of the old ones, and
+ * number the residuals are divided anew (factors.h), moments become the mean of the old ones, and
  * thresholds come from any old rank; all else is the same on all ranks. With local steps that holds
  * only right after an exchange, and the optimizers' states, too, become their mean.
  *
@@ -17,7 +17,7 @@
 #include <xxhash.h>
 
 #include "bench/common/measure.h"
-#include "bench/train/shares.h"
+#include "bench/train/factors.h"
 #include "bench/train/state.h"
 
 static void file_name(trainer *t, const char *prefix, uint32_t rank, const char *end,
@@ -144,13 +144,13 @@ static void collect(trainer *t, const char *prefix, const state_header *first, s
     sums s = {0};
     *out = (state){.header = *first};
     for (uint32_t old = 0; old < olds; old++) {
-        double share = share_of(rank, ranks, old, olds);
-        double weight = olds == ranks ? share : 1.0 / olds;
-        if (share == 0.0 && (!moments || weight == 0.0))
+        double factor = factor_of(rank, ranks, old, olds);
+        double weight = olds == ranks ? factor : 1.0 / olds;
+        if (factor == 0.0 && (!moments || weight == 0.0))
             continue;
         state_return(out);
         read_content(t, prefix, old, first, out);
-        add(&s, out, STATE_RESIDUAL, share);
+        add(&s, out, STATE_RESIDUAL, factor);
         for (int i = STATE_OPTIMIZER; t->local.handle && i < STATE_CONTROL; i++)
             add(&s, out, i, weight);
         add(&s, out, STATE_MOMENTS, weight);

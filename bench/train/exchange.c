@@ -152,7 +152,7 @@ static void add(tamis_stats *s, const tamis_stats *dense) {
     s->wire_bytes += dense->wire_bytes;
     s->wire_bytes_total += dense->wire_bytes_total;
     s->accumulate_s += dense->accumulate_s;
-    s->cut_s += dense->cut_s;
+    s->select_s += dense->select_s;
     s->exchange_s += dense->exchange_s;
     s->apply_s += dense->apply_s;
     s->wait_s += dense->wait_s;

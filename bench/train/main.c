@@ -12,7 +12,7 @@
 #include "bench/common/report.h"
 #include "bench/common/start.h"
 #include "bench/train/elastic.h"
-#include "bench/train/room.h"
+#include "bench/train/memory.h"
 #include "bench/train/saver.h"
 #include "bench/train/stop.h"
 #include "bench/train/trainer.h"
@@ -136,9 +136,9 @@ static int train(bench_group *group, void *context) {
 int main(int argc, char **argv) {
     static run r;
     char error[1400];
-    room_check(1);
+    memory_check(1);
     train_settings_read(argc, argv, &r.settings);
-    room_check((uint32_t)r.settings.ranks);
+    memory_check((uint32_t)r.settings.ranks);
     if (r.settings.save || r.settings.states)
         stop_install(bench_launched_rank() <= 1);
     openblas_set_num_threads(1); /* the ranks already run in parallel */

@@ -21,11 +21,11 @@ bool passages_load(const train_settings *settings, workload_data *out, char *err
                  context, 10 * (context + 1));
         goto free_text;
     }
-    size_t room = (kept - 1) / context,
-           windows = room < PASSAGES_VALIDATE ? room : PASSAGES_VALIDATE;
+    size_t count = (kept - 1) / context,
+           windows = count < PASSAGES_VALIDATE ? count : PASSAGES_VALIDATE;
     p->begin[WORKLOAD_VALIDATE] = trained;
     p->stride[WORKLOAD_TRAIN] = context;
-    p->stride[WORKLOAD_VALIDATE] = room / windows * context;
+    p->stride[WORKLOAD_VALIDATE] = count / windows * context;
     *out = (workload_data){.count = {(trained - 1) / context, windows}, .content = p};
     return true;
 

@@ -63,7 +63,7 @@ static void connect_neighbours(pipeline *p) {
     }
 }
 
-static void share_budget(pipeline *p, const train_settings *settings) {
+static void divide_budget(pipeline *p, const train_settings *settings) {
     tamis_pipeline_config config = TAMIS_PIPELINE_CONFIG_INIT;
     config.stage = p->stage;
     config.nstages = p->nstages;
@@ -74,7 +74,7 @@ static void share_budget(pipeline *p, const train_settings *settings) {
     if (p->nstages == 1 || p->balance_every == 0 || train_is_dense(settings))
         return;
     bench_try(p->world, tamis_pipeline_create(p->world->comm, &config, &p->budget),
-              "cannot share the budget of the stages");
+              "cannot divide the budget of the stages");
 }
 
 void pipeline_open(bench_group *world, const train_settings *settings, const workload_data *data,
@@ -85,7 +85,7 @@ void pipeline_open(bench_group *world, const train_settings *settings, const wor
     divide_ranks(out);
     divide_layers(out, settings, data);
     connect_neighbours(out);
-    share_budget(out, settings);
+    divide_budget(out, settings);
 }
 
 void pipeline_close(pipeline *p) {

@@ -92,14 +92,14 @@ bool sets_write_manifest(const char *folder, const sets_manifest *m, files_why *
 static char *read_text(const char *path, size_t *length) {
     FILE *file = fopen(path, "rb");
     char *text = NULL;
-    size_t room = 1 << 16, used = 0;
-    for (bool more = file != NULL; more; room *= 2) {
-        char *grown = realloc(text, room + 1);
+    size_t capacity = 1 << 16, used = 0;
+    for (bool more = file != NULL; more; capacity *= 2) {
+        char *grown = realloc(text, capacity + 1);
         if (!grown)
             break;
         text = grown;
-        used += fread(text + used, 1, room - used, file);
-        more = used == room && room < (size_t)1 << 30;
+        used += fread(text + used, 1, capacity - used, file);
+        more = used == capacity && capacity < (size_t)1 << 30;
     }
     if (file)
         fclose(file);
@@ -174,7 +174,7 @@ static int by_step(const void *a, const void *b) {
 }
 
 /* Keep one of each step, with a manifest if any has. */
-static size_t unite(sets_found *all, size_t count) {
+static size_t merge(sets_found *all, size_t count) {
     size_t kept = 0;
     qsort(all, count, sizeof *all, by_step);
     for (size_t i = 0; i < count; i++) {
@@ -187,14 +187,14 @@ static size_t unite(sets_found *all, size_t count) {
 sets_found *sets_list(const char *folder, size_t *count) {
     DIR *dir = opendir(folder);
     sets_found *all = NULL;
-    size_t used = 0, room = 0;
+    size_t used = 0, capacity = 0;
     name_parts name;
     for (struct dirent *e; dir && (e = readdir(dir));) {
         if (!parse_name(e->d_name, &name))
             continue;
-        if (used == room) {
-            room = room ? 2 * room : 64;
-            sets_found *grown = realloc(all, room * sizeof *all);
+        if (used == capacity) {
+            capacity = capacity ? 2 * capacity : 64;
+            sets_found *grown = realloc(all, capacity * sizeof *all);
             if (!grown)
                 break;
             all = grown;
@@ -203,7 +203,7 @@ sets_found *sets_list(const char *folder, size_t *count) {
     }
     if (dir)
         closedir(dir);
-    *count = all ? unite(all, used) : 0;
+    *count = all ? merge(all, used) : 0;
     return all;
 }
 

@@ -165,7 +165,7 @@ void trainer_report_step(trainer *t, const workload_score *validation) {
 static json_t *phases(trainer *t) {
     const train_totals *a = &t->totals;
     return json_pack("{sf sf sf sf sf sf sf}", "compute", mean(t, a->compute_s), "accumulate",
-                     mean(t, a->accumulate_s), "cut", mean(t, a->cut_s), "exchange",
+                     mean(t, a->accumulate_s), "select", mean(t, a->select_s), "exchange",
                      mean(t, a->exchange_s), "apply", mean(t, a->apply_s), "wait",
                      mean(t, a->wait_s), "message", mean(t, a->message_s));
 }

@@ -14,23 +14,23 @@ static const char default_text[] = "bible -f -p /usr/lib gen1:1-rev22:21 2>/dev/
 
 /* Read a stream to its end. @return why that failed, or NULL. */
 static const char *read_all(FILE *stream, uint8_t **bytes, size_t *length) {
-    size_t room = FIRST_BYTES, used = 0;
+    size_t capacity = FIRST_BYTES, used = 0;
     uint8_t *data = NULL;
     for (;;) {
-        uint8_t *more = realloc(data, room);
+        uint8_t *more = realloc(data, capacity);
         if (!more) {
             free(data);
             return "out of memory";
         }
         data = more;
-        used += fread(data + used, 1, room - used, stream);
-        if (used < room)
+        used += fread(data + used, 1, capacity - used, stream);
+        if (used < capacity)
             break;
-        if (room >= MAX_BYTES) {
+        if (capacity >= MAX_BYTES) {
             free(data);
             return "it is larger than 2^30 bytes";
         }
-        room *= 2;
+        capacity *= 2;
     }
     if (ferror(stream)) {
         free(data);

@@ -314,7 +314,7 @@ static void count_exchange(trainer *t) {
     const tamis_stats *stats = &t->last;
     count_density(totals, stats->density);
     totals->accumulate_s += stats->accumulate_s;
-    totals->cut_s += stats->cut_s;
+    totals->select_s += stats->select_s;
     totals->exchange_s += stats->exchange_s;
     totals->apply_s += stats->apply_s;
     totals->wait_s += stats->wait_s;

@@ -30,7 +30,7 @@ typedef struct train_totals {
     double compute_s; /* gradient and optimizer */
     double exposed_s; /* inside ready, start and wait: what the exchange adds to a step */
     double message_s; /* waiting for other stages of the pipeline */
-    double accumulate_s, cut_s, exchange_s, apply_s, wait_s; /* as tamis_stats counts them */
+    double accumulate_s, select_s, exchange_s, apply_s, wait_s; /* as tamis_stats counts them */
     double density_sum, density_min, density_max;
     double losses[TRAIN_LOSSES]; /* of the last steps, a ring buffer */
     uint64_t steps, exchanges, wire_bytes, rescans, clipped;

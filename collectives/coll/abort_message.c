@@ -115,7 +115,7 @@ static bool next_to_abort(tam_coll *coll) {
 /* Into memory that all such messages share. */
 tamis_status tam_coll_drain(tam_coll *coll, uint32_t ticket) {
     const tam_message m = {coll->drained[ticket % TAM_COLL_DRAINED], ticket / TAM_COLL_DRAINED,
-                           false, coll->memory, coll->room};
+                           false, coll->memory, coll->buffer_bytes};
     return coll->p2p->post(coll->self, ticket, &m);
 }
 

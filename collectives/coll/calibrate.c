@@ -234,7 +234,7 @@ static tamis_status time_plans(calibration *m, trial *t, tam_plan *best) {
     TAM_TRY(agree(m, ns));
     if (m->rank == 0)
         log_times(t, ns);
-    *best = t->colls[tam_calibration_pick(ns, t->nplans, gain)]->plan;
+    *best = t->colls[tam_calibration_choose(ns, t->nplans, gain)]->plan;
     memcpy(m->s->gain, gain + 1, sizeof m->s->gain);
     return TAMIS_OK;
 }

@@ -26,7 +26,7 @@ static tamis_status open_coll(tam_coll *coll, uint32_t npeers) {
         return tam_fail(TAMIS_E_UNSUPPORTED, "the stages %s of %u ranks are too large",
                         tam_plan_text(plan, text, sizeof text), plan->nranks);
     if (!coll->memory)
-        coll->memory = tam_alloc_array(TAM_COLL_BUFFERS + 1, coll->room);
+        coll->memory = tam_alloc_array(TAM_COLL_BUFFERS + 1, coll->buffer_bytes);
     coll->peers = tam_alloc_array(npeers, sizeof coll->peers[0]);
     if (!coll->memory || !coll->peers)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of %u ranks", plan->nranks);
@@ -42,7 +42,7 @@ static tam_coll coll_of(const tam_p2p *p2p, void *self, uint32_t rank, const tam
     tam_coll coll = {
         .p2p = p2p, .self = self, .rank = rank, .plan = *plan, .chunk = chunk / streams};
     coll.stream_capacity = coll.chunk > LEAST_STREAM ? coll.chunk : LEAST_STREAM;
-    coll.room = TAM_COLL_HEADER + streams * coll.stream_capacity;
+    coll.buffer_bytes = TAM_COLL_HEADER + streams * coll.stream_capacity;
     coll.nvranks = tam_plan_vranks_of(plan, rank, coll.vrank);
     return coll;
 }
@@ -64,7 +64,7 @@ tamis_status tam_coll_open_empty(tam_coll *coll, const tam_p2p *p2p, void *self,
                                  const tam_plan *plan, size_t chunk) {
     *coll = coll_of(p2p, self, rank, plan, chunk);
     coll->empty = true;
-    coll->room = TAM_COLL_HEADER;
+    coll->buffer_bytes = TAM_COLL_HEADER;
     return open_coll(coll, most_peers(plan));
 }
 
@@ -111,7 +111,7 @@ static tamis_status test(tam_coll *coll) {
         }
         coll->in_flight[buffer]--;
         if (buffer < TAM_COLL_COMING && done[i].ticket % TAM_COLL_PARTS == 0)
-            coll->came_bytes[buffer] = done[i].bytes;
+            coll->received_bytes[buffer] = done[i].bytes;
         if (buffer >= TAM_COLL_COMING && coll->in_flight[buffer] == 0) {
             coll->holders[buffer] = 0;
             coll->nsending--;
@@ -127,7 +127,7 @@ static uint32_t queued(const tam_coll *coll, uint32_t nth) {
 static tamis_status work(tam_coll *coll, bool *moved) {
     uint32_t buffer;
     while (coll->nchecked < coll->waiting &&
-           coll->came_bytes[queued(coll, coll->nchecked)] != SIZE_MAX) {
+           coll->received_bytes[queued(coll, coll->nchecked)] != SIZE_MAX) {
         TAM_TRY(tam_coll_receive_header(coll, queued(coll, coll->nchecked)));
         *moved = true;
     }

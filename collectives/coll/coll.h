@@ -8,7 +8,7 @@
  * its group, chunk by chunk:
  *
  *     all-gather   stages of the plan, far to near    what was gathered so far
- *     sum          stages near to far                 parts of the slices that the other will sum
+ *     sum          stages near to far                 parts of the shards that the other will sum
  *                  stages far to near                 what was summed so far
  *       fused      the last stage once                all parts that its virtual ranks have
  *     scatter      as the first half of a sum         first coded values, then sums as floats
@@ -101,10 +101,10 @@ typedef struct tam_coll {
 
     /* Part p of buffer b has ticket TAM_COLL_PARTS * b + p. Those below TAM_COLL_COMING receive. */
     unsigned char *memory;
-    size_t room;                          /* bytes of a buffer */
+    size_t buffer_bytes;                  /* bytes of a buffer */
     uint32_t in_flight[TAM_COLL_BUFFERS]; /* messages of the buffer */
     uint32_t holders[TAM_COLL_BUFFERS];   /* what still needs its content; 0: the buffer is free */
-    size_t came_bytes[TAM_COLL_COMING];   /* of the header; SIZE_MAX: not yet */
+    size_t received_bytes[TAM_COLL_COMING];          /* of the header; SIZE_MAX: not yet */
     uint32_t queue[TAM_COLL_COMING], first, waiting; /* receives, in the order of posting, */
     uint32_t nchecked;                               /* of which the headers of so many are good */
     uint32_t nsending;                               /* buffers, */
@@ -172,9 +172,9 @@ void tam_coll_close(tam_coll *coll, bool in_flight);
 /** As the entries of tam_transport. The memory must stay until the collective is done. */
 void tam_coll_begin_gather(tam_coll *coll, const void *send, size_t bytes, void *recv);
 void tam_coll_begin_sum(tam_coll *coll, float *values, size_t count, const tam_tag *tag);
-/** The halves of a sum of values that travel encoded (value_codec.h): slices
- * end where blocks do. Scatter: `values` are what this rank's coded ones decode to; at the slices
- * that it owns (lib/policy/slices.h) they become sums, elsewhere they are undefined. Spread: of all
+/** The halves of a sum of values that travel encoded (value_codec.h): shards
+ * end where blocks do. Scatter: `values` are what this rank's coded ones decode to; at the shards
+ * that it owns (lib/policy/shards.h) they become sums, elsewhere they are undefined. Spread: of all
  * sums in their form the rank has those, and then all. */
 void tam_coll_begin_scatter(tam_coll *coll, const tam_value_codec *type, const void *coded,
                             float *values, size_t count, const tam_tag *tag);
@@ -216,11 +216,11 @@ unsigned char *tam_coll_address(const tam_coll *coll, const tam_stream *s, uint6
 void tam_coll_unpack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
                      const unsigned char *from);
 
-/** A stream of slices is one run of the vector; in a fused step the same one for all virtual ranks
+/** A stream of shards is one run of the vector; in a fused step the same one for all virtual ranks
  * of the group. @return its first element */
-size_t tam_coll_slices(const tam_coll *coll, uint32_t vrank, size_t *length);
+size_t tam_coll_shards(const tam_coll *coll, uint32_t vrank, size_t *length);
 
-/** The elements of part `chunk` of a stream of slices that a virtual rank sums. @return the
+/** The elements of part `chunk` of a stream of shards that a virtual rank sums. @return the
  * first one */
 size_t tam_coll_elements(const tam_coll *coll, uint32_t vrank, uint32_t chunk, size_t *count);
 

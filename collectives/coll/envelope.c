@@ -23,10 +23,11 @@ static tamis_status refuse(uint32_t from, uint32_t self, const char *why) {
                     self, why);
 }
 
-tamis_status tam_envelope_open(const tam_envelope *e, size_t came, uint32_t from, uint32_t self) {
-    if (came < sizeof *e || e->magic != TAM_ENVELOPE_MAGIC)
+tamis_status tam_envelope_open(const tam_envelope *e, size_t received, uint32_t from,
+                               uint32_t self) {
+    if (received < sizeof *e || e->magic != TAM_ENVELOPE_MAGIC)
         return refuse(from, self, "it does not begin as one of this version");
-    if (e->bytes != came - sizeof *e)
+    if (e->bytes != received - sizeof *e)
         return refuse(from, self, "it was cut short, or its header was damaged on the way");
     if (e->check != hash_of(e, e->bytes))
         return refuse(from, self, damaged);

@@ -46,9 +46,10 @@ typedef struct tam_envelope_due {
 void tam_envelope_seal(tam_envelope *e, size_t bytes);
 
 /** That the message is what its sender sent. PROTOCOL and a sentence that names both ranks.
- * @param  came  bytes of the whole message
+ * @param  received  bytes of the whole message
  * @param  self  the receiver's rank */
-tamis_status tam_envelope_open(const tam_envelope *e, size_t came, uint32_t from, uint32_t self);
+tamis_status tam_envelope_open(const tam_envelope *e, size_t received, uint32_t from,
+                               uint32_t self);
 
 /** That it is what is due; that its streams are as they were sent; likewise. */
 tamis_status tam_envelope_compare(const tam_envelope *e, const tam_envelope_due *due,

@@ -11,7 +11,7 @@
 /* -- buffers ---------------------------------------------------------------------------------- */
 
 static unsigned char *buffer_of(const tam_coll *coll, uint32_t b) {
-    return coll->memory + b * coll->room;
+    return coll->memory + b * coll->buffer_bytes;
 }
 
 static tamis_status post(tam_coll *coll, uint32_t buffer, uint32_t part, const tam_message *m) {
@@ -125,9 +125,9 @@ tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
 
 tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer) {
     const tam_message header = {tam_cursor_peer(coll, &coll->posted)->rank, TAM_LANE_HEADERS, false,
-                                buffer_of(coll, buffer), coll->room};
+                                buffer_of(coll, buffer), coll->buffer_bytes};
     coll->holders[buffer] = 1;
-    coll->came_bytes[buffer] = SIZE_MAX;
+    coll->received_bytes[buffer] = SIZE_MAX;
     coll->queue[(coll->first + coll->waiting++) % TAM_COLL_COMING] = buffer;
     TAM_TRY(post(coll, buffer, 0, &header));
     coll->posted.nth++;
@@ -176,7 +176,7 @@ static tamis_status check_header(tam_coll *coll, uint32_t buffer) {
                                   .bytes = (uint32_t)inline_bytes(coll, t),
                                   .extra_known = coll->phase == TAM_PHASE_RUNS,
                                   .extra = extra_of(coll, t)};
-    TAM_TRY(tam_envelope_open(e, coll->came_bytes[buffer], due.rank, coll->rank));
+    TAM_TRY(tam_envelope_open(e, coll->received_bytes[buffer], due.rank, coll->rank));
     if (e->status != 0)
         return pass_on(coll, e, due.rank);
     if (tam_cursor_tagged(coll, t) && e->tagged && e->bytes >= sizeof *coll->tag)
@@ -204,7 +204,7 @@ static void add_part(tam_coll *coll, uint32_t buffer, const tam_stream *s, unsig
 
 /* Where stream i of a message lies that came with its header, or by itself; `at`: of the next that
  * came with the header. */
-static unsigned char *came(tam_coll *coll, uint32_t buffer, uint32_t i, unsigned char **at) {
+static unsigned char *received(tam_coll *coll, uint32_t buffer, uint32_t i, unsigned char **at) {
     const tam_cursor *t = &coll->taken;
     const tam_stream *s = &tam_cursor_peer(coll, t)->in[i];
     unsigned char *here = *at;
@@ -220,7 +220,7 @@ static tamis_status decode_streams(tam_coll *coll, uint32_t buffer, unsigned cha
     const tam_peer *p = tam_cursor_peer(coll, &coll->taken);
     unsigned char *aside = buffer_of(coll, TAM_COLL_BUFFERS);
     for (uint32_t i = 0; i < p->nin && !coll->empty; i++)
-        memcpy(aside + i * coll->stream_capacity, came(coll, buffer, i, &at),
+        memcpy(aside + i * coll->stream_capacity, received(coll, buffer, i, &at),
                tam_coll_part(coll, &p->in[i], coll->taken.chunk));
     for (uint32_t i = 0; i < p->nin; i++) {
         unsigned char *to = buffer_of(coll, buffer) + TAM_COLL_HEADER + i * coll->stream_capacity;
@@ -248,7 +248,7 @@ static tamis_status take_streams(tam_coll *coll, uint32_t buffer) {
     for (uint32_t i = 0; i < p->nin; i++) {
         const tam_stream *s = &p->in[i];
         size_t bytes = tam_coll_part(coll, s, t->chunk);
-        unsigned char *from = came(coll, buffer, i, &at);
+        unsigned char *from = received(coll, buffer, i, &at);
         if (bytes > 0 && coll->phase == TAM_PHASE_SCATTER)
             add_part(coll, buffer, s, from);
         else if (bytes > 0 && !s->direct && !coll->empty)

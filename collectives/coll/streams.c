@@ -6,7 +6,7 @@
  */
 #include "collectives/coll/coll.h"
 
-#include "lib/policy/slices.h"
+#include "lib/policy/shards.h"
 
 /* Primary virtual ranks equal to this one. Of odd ones only the lowest are primary. */
 static uint32_t count_primary(const tam_coll *coll, uint32_t vrank) {
@@ -17,24 +17,24 @@ static uint32_t count_primary(const tam_coll *coll, uint32_t vrank) {
     return own > first ? (own - first + modulus - 1) / modulus : 0;
 }
 
-static size_t begin_of(const tam_coll *coll, uint32_t slice) {
+static size_t begin_of(const tam_coll *coll, uint32_t shard) {
     size_t block = coll->type ? TAM_VALUE_BLOCK : 1;
     size_t units = coll->bytes / block + (coll->bytes % block > 0);
-    size_t begin = block * tam_slices_begin(units, coll->plan.nranks, slice);
+    size_t begin = block * tam_shards_begin(units, coll->plan.nranks, shard);
     return begin < coll->bytes ? begin : coll->bytes;
 }
 
-size_t tam_coll_slices(const tam_coll *coll, uint32_t vrank, size_t *length) {
+size_t tam_coll_shards(const tam_coll *coll, uint32_t vrank, size_t *length) {
     uint32_t modulus = coll->fused ? coll->stride : coll->stride * coll->radix;
     uint32_t each = coll->plan.nvranks / modulus;
-    uint32_t first = tam_slices_reverse(vrank % modulus, modulus) * each;
+    uint32_t first = tam_shards_reverse(vrank % modulus, modulus) * each;
     size_t begin = begin_of(coll, first);
     *length = begin_of(coll, first + each) - begin;
     return begin;
 }
 
 size_t tam_coll_elements(const tam_coll *coll, uint32_t vrank, uint32_t chunk, size_t *count) {
-    size_t length, begin = tam_coll_slices(coll, vrank, &length);
+    size_t length, begin = tam_coll_shards(coll, vrank, &length);
     size_t each = coll->packed
                       ? coll->part / tam_value_bytes(coll->type, TAM_VALUE_BLOCK) * TAM_VALUE_BLOCK
                       : coll->part / sizeof(float);
@@ -54,7 +54,7 @@ static uint64_t bytes_of(const tam_coll *coll, uint32_t vrank, bool sends) {
         return run_bytes(coll, vrank, sends);
     if (coll->phase == TAM_PHASE_GATHER)
         return (uint64_t)count_primary(coll, vrank) * coll->bytes;
-    tam_coll_slices(coll, vrank, &length);
+    tam_coll_shards(coll, vrank, &length);
     return coll->packed ? tam_value_bytes(coll->type, length) : length * sizeof(float);
 }
 
@@ -84,12 +84,12 @@ static void copy_gathered(const tam_coll *coll, const tam_stream *s, uint64_t at
 
 /* The copies of this rank's parts, one for each of its virtual ranks. */
 static unsigned char *copy_of(const tam_coll *coll, uint32_t which) {
-    return coll->memory + TAM_COLL_BUFFERS * coll->room + which * coll->chunk;
+    return coll->memory + TAM_COLL_BUFFERS * coll->buffer_bytes + which * coll->chunk;
 }
 
 void tam_coll_copy_own(tam_coll *coll) {
     for (uint32_t i = 0; i < coll->nvranks && !coll->empty; i++) {
-        size_t length, begin = tam_coll_slices(coll, coll->vrank[i], &length);
+        size_t length, begin = tam_coll_shards(coll, coll->vrank[i], &length);
         if (length > 0) /* the vector of none may be NULL */
             memcpy(copy_of(coll, i), coll->recv + begin * sizeof(float), length * sizeof(float));
     }
@@ -101,12 +101,12 @@ unsigned char *tam_coll_address(const tam_coll *coll, const tam_stream *s, uint6
     if (coll->phase == TAM_PHASE_GATHER)
         return find(coll, s, at, &length);
     if (coll->packed)
-        return coll->coded + tam_value_bytes(coll->type, tam_coll_slices(coll, s->vrank, &length)) +
+        return coll->coded + tam_value_bytes(coll->type, tam_coll_shards(coll, s->vrank, &length)) +
                at;
     if (coll->fused && sends)
         return copy_of(coll, s->vrank % coll->stride != coll->vrank[0] % coll->stride) + at;
     if (coll->phase != TAM_PHASE_RUNS)
-        return coll->recv + tam_coll_slices(coll, s->vrank, &length) * sizeof(float) + at;
+        return coll->recv + tam_coll_shards(coll, s->vrank, &length) * sizeof(float) + at;
     if (sends) /* never written through this */
         return (unsigned char *)(uintptr_t)coll->send + coll->send_at[s->vrank] + at;
     return coll->recv + coll->recv_at[s->vrank] + at;

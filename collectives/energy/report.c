@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Memory lies in the ledger, so that a report like the last one allocates nothing, and a job that
+ * Memory lies in the registry, so that a report like the last one allocates nothing, and a job that
  * outlives its call has where to write. It is taken before anything is sent, for as many domains as
  * this rank sees: a rank without any tells the others. Only where others see more, which is rare,
  * more is taken when it is too late for that.
@@ -68,7 +68,7 @@ static size_t block_bytes(uint32_t entries) {
 }
 
 static size_t messages_bytes(uint32_t nranks, uint32_t most, uint64_t entries) {
-    return (nranks + (size_t)1) * block_bytes(most) + tam_ledger_scratch(entries);
+    return (nranks + (size_t)1) * block_bytes(most) + tam_registry_scratch(entries);
 }
 
 static plan make_plan(const tamis_comm *comm) {
@@ -86,13 +86,13 @@ static plan make_plan(const tamis_comm *comm) {
     return p;
 }
 
-static tamis_status show_record(tamis_comm *comm, const tam_ledger *ledger, tamis_status status,
+static tamis_status show_record(tamis_comm *comm, const tam_registry *registry, tamis_status status,
                                 uint64_t deadline_ns) {
     record mine = {.header = {(uint64_t)status, CALL}, .version = TAMIS_VERSION};
     if (status == TAMIS_OK) {
-        mine.entries = ledger->n;
+        mine.entries = registry->n;
         mine.now_ns = tam_clock_ns();
-        mine.sums = ledger->sums;
+        mine.sums = registry->sums;
     }
     return tam_handshake_run(comm, &mine, sizeof mine, judge_records, deadline_ns);
 }
@@ -104,15 +104,15 @@ static tamis_status run_gather(tam_job *job, tam_link *link) {
     return link->transport->allgather(link->self, g->send, g->bytes, g->recv, &link->call);
 }
 
-/* A job that was given up may still write to the messages of the ledger: it is left to it. */
+/* A job that was given up may still write to the messages of the registry: it is left to it. */
 static tamis_status gather_blocks(tamis_comm *comm, const plan *p, const tam_energy_run *run,
-                                  tam_ledger *ledger, uint64_t deadline_ns) {
-    unsigned char *recv = ledger->messages, *send = recv + comm->nranks * p->block_bytes;
+                                  tam_registry *registry, uint64_t deadline_ns) {
+    unsigned char *recv = registry->messages, *send = recv + comm->nranks * p->block_bytes;
     gather_job *g = (gather_job *)(void *)comm->job_memory;
     memset(send, 0, p->block_bytes);
     memcpy(send, run, sizeof *run);
-    tam_ledger_offer(ledger, &p->latest, p->name,
-                     (tam_energy_entry *)(void *)(send + sizeof(tam_energy_run)));
+    tam_registry_offer(registry, &p->latest, p->name,
+                       (tam_energy_entry *)(void *)(send + sizeof(tam_energy_run)));
     *g = (gather_job){.job = {.run = run_gather, .deadline_ns = deadline_ns, .purpose = CALL},
                       .send = send,
                       .recv = recv,
@@ -120,7 +120,7 @@ static tamis_status gather_blocks(tamis_comm *comm, const plan *p, const tam_ene
     tamis_status status = tam_comm_run(comm, &g->job);
     if (status != TAMIS_OK &&
         (comm->transport->capabilities & (TAM_CAP_IN_FLIGHT | TAM_CAP_THREADED)) != 0)
-        tam_ledger_abandon(ledger);
+        tam_registry_abandon(registry);
     return status;
 }
 
@@ -149,24 +149,25 @@ static tam_energy_run join(const tamis_comm *comm, const plan *p, unsigned char 
     return sum;
 }
 
-tamis_status tam_report_gather(tamis_comm *comm, const tam_energy_run *run, tam_ledger *ledger,
+tamis_status tam_report_gather(tamis_comm *comm, const tam_energy_run *run, tam_registry *registry,
                                tamis_status status) {
     uint64_t deadline_ns = tam_comm_deadline(comm);
-    if (status == TAMIS_OK && ledger->n <= TAM_REPORT_ENTRIES_MAX) /* as much as is known to be */
-        status = tam_ledger_reserve(
-            ledger, messages_bytes(comm->nranks, ledger->n, (uint64_t)comm->nranks * ledger->n));
-    TAM_TRY(show_record(comm, ledger, status, deadline_ns));
+    if (status == TAMIS_OK && registry->n <= TAM_REPORT_ENTRIES_MAX) /* as much as is known to be */
+        status =
+            tam_registry_reserve(registry, messages_bytes(comm->nranks, registry->n,
+                                                          (uint64_t)comm->nranks * registry->n));
+    TAM_TRY(show_record(comm, registry, status, deadline_ns));
     plan p = make_plan(comm);
-    status = tam_ledger_reserve(ledger, p.messages_bytes);
+    status = tam_registry_reserve(registry, p.messages_bytes);
     if (status != TAMIS_OK) {
         tam_comm_lose(comm, status); /* the others have gone on */
         return status;
     }
-    TAM_TRY(gather_blocks(comm, &p, run, ledger, deadline_ns));
-    unsigned char *messages = ledger->messages;
+    TAM_TRY(gather_blocks(comm, &p, run, registry, deadline_ns));
+    unsigned char *messages = registry->messages;
     tam_energy_run all = join(comm, &p, messages);
-    tam_ledger_take(ledger, (tam_energy_entry *)(void *)messages, p.entries, &all,
-                    messages + (comm->nranks + (size_t)1) * p.block_bytes);
+    tam_registry_take(registry, (tam_energy_entry *)(void *)messages, p.entries, &all,
+                      messages + (comm->nranks + (size_t)1) * p.block_bytes);
     return TAMIS_OK;
 }
 
@@ -182,7 +183,7 @@ static tamis_status prepare(tamis_energy *energy, const tamis_energy_totals *out
                         "tamis_energy_totals.size is %zu: set the struct by its _INIT macro",
                         out->size);
     TAM_TRY(tam_meter_present(energy, CALL));
-    tam_meter_entries(energy, tam_meter_ledger(energy)->shown);
+    tam_meter_entries(energy, tam_meter_registry(energy)->shown);
     tam_meter_run(energy, run);
     return TAMIS_OK;
 }
@@ -195,9 +196,9 @@ tamis_status tamis_energy_report(tamis_energy *energy, tamis_comm *comm, tamis_e
         return tam_fail(TAMIS_E_ARGUMENT, CALL ": comm is NULL");
     TAM_TRY(tam_comm_check(comm));
     tamis_status status = prepare(energy, out, &run);
-    tam_ledger *ledger = status == TAMIS_OK ? tam_meter_ledger(energy) : NULL;
-    TAM_TRY(tam_report_gather(comm, &run, ledger, status));
-    tam_ledger_totals(ledger, &totals);
+    tam_registry *registry = status == TAMIS_OK ? tam_meter_registry(energy) : NULL;
+    TAM_TRY(tam_report_gather(comm, &run, registry, status));
+    tam_registry_totals(registry, &totals);
     tam_meter_complete(energy, &totals);
-    return tam_struct_give("tamis_energy_totals", &totals, sizeof totals, out);
+    return tam_struct_return("tamis_energy_totals", &totals, sizeof totals, out);
 }

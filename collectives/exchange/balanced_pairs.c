@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange balanced-pairs (messages: regions.h): pairs are sent to the owners of regions, the
- * largest sums to all. A rank's picks leave its residual only where the sum survives.
+ * Exchange balanced-pairs (messages: ok_topk.h): pairs are sent to the owners of regions, the
+ * largest sums to all. A rank's entries leave its residual only where the sum is selected.
  */
-#include "collectives/exchange/regions.h"
+#include "collectives/exchange/ok_topk.h"
 #include "collectives/exchange/sparse.h"
 #include "collectives/exchange/table.h"
 
 typedef struct balanced {
     tam_sparse sparse; /* first */
-    tam_regions regions;
+    tam_ok_topk ok_topk;
 } balanced;
 
 /* -- memory ----------------------------------------------------------------------------------- */
@@ -20,15 +20,15 @@ static void close_balanced(void *self, bool in_flight) {
         return;
     tam_sparse_close(&b->sparse, in_flight);
     if (!in_flight)
-        tam_regions_close(&b->regions);
+        tam_ok_topk_close(&b->ok_topk);
     tam_free(b);
 }
 
-/* Only headers are gathered as packets; pairs of 32-bit indices are sent by regions.c. */
+/* Only headers are gathered as packets; pairs of 32-bit indices are sent by ok_topk.c. */
 static tam_packets choose_packets(const tam_bucket_view *v) {
     tam_packets packets = tam_sparse_packets(v);
     packets.growing = packets.headers_only = packets.with_values = true;
-    packets.nwords = tam_regions_header_words(v->nranks);
+    packets.nwords = tam_ok_topk_header_words(v->nranks);
     packets.index_codec = v->index_codec == TAMIS_INDEX_AUTO ? TAMIS_INDEX_U32 : v->index_codec;
     return packets;
 }
@@ -40,13 +40,13 @@ static tamis_status open_balanced(tam_bucket_view *view, void **out) {
     b->sparse.view = view;
     b->sparse.packets = choose_packets(view);
     b->sparse.most =
-        tam_regions_most(view->nranks, view->division->grid.n, b->sparse.packets.capacity);
+        tam_ok_topk_most(view->nranks, view->division->grid.n, b->sparse.packets.capacity);
     b->sparse.packets.beside =
-        tam_regions_bytes(view->nranks, view->division->grid.n, b->sparse.packets.capacity);
+        tam_ok_topk_bytes(view->nranks, view->division->grid.n, b->sparse.packets.capacity);
     tamis_status status = tam_sparse_open(&b->sparse);
     if (status == TAMIS_OK)
-        status = tam_regions_open(view->rank, view->nranks, view->division->grid.n,
-                                  b->sparse.packets.capacity, &b->regions);
+        status = tam_ok_topk_open(view->rank, view->nranks, view->division->grid.n,
+                                  b->sparse.packets.capacity, &b->ok_topk);
     if (status != TAMIS_OK) {
         close_balanced(b, false);
         return status;
@@ -56,26 +56,26 @@ static tamis_status open_balanced(tam_bucket_view *view, void **out) {
 }
 
 static uint64_t *state(void *self) {
-    return ((balanced *)self)->regions.state;
+    return ((balanced *)self)->ok_topk.state;
 }
 
 static size_t state_words(uint32_t nranks) {
-    return tam_regions_words(nranks);
+    return tam_ok_topk_words(nranks);
 }
 
 static bool state_valid(const tam_bucket_view *v, const uint64_t *words) {
-    return tam_regions_valid(words, v->nranks, v->division->grid.n);
+    return tam_ok_topk_valid(words, v->nranks, v->division->grid.n);
 }
 
 /* -- a step ----------------------------------------------------------------------------------- */
 
-static tamis_status pick(void *self) {
+static tamis_status select_entries(void *self) {
     balanced *b = self;
     tam_packets *packets = &b->sparse.packets;
-    TAM_TRY(tam_sparse_pick(&b->sparse));
-    tam_regions_divide(&b->regions, tam_packet_own_indices(packets),
+    TAM_TRY(tam_sparse_select(&b->sparse));
+    tam_ok_topk_divide(&b->ok_topk, tam_packet_own_indices(packets),
                        tam_packet_own_header(packets)->count, tam_packet_own_words(packets));
-    return tam_sparse_pick_values(&b->sparse);
+    return tam_sparse_select_values(&b->sparse);
 }
 
 static tamis_status run_balanced(void *self, tam_link *link) {
@@ -90,11 +90,11 @@ static tamis_status run_balanced(void *self, tam_link *link) {
     if (stops)
         return TAMIS_OK;
     TAM_TRY(
-        tam_regions_exchange(&b->regions, &s->packets, v->k, link, s->indices, s->values, &count));
-    size_t given = tam_regions_given(s->indices, count, own, values,
-                                     tam_packet_own_header(&s->packets)->count);
-    v->out.given_sum = tam_sparse_squares(values, given);
-    tam_sparse_report(s, count, (tam_entries){own, NULL, given});
+        tam_ok_topk_exchange(&b->ok_topk, &s->packets, v->k, link, s->indices, s->values, &count));
+    size_t sent =
+        tam_ok_topk_sent(s->indices, count, own, values, tam_packet_own_header(&s->packets)->count);
+    v->out.sent_sum = tam_sparse_squares(values, sent);
+    tam_sparse_report(s, count, (tam_entries){own, NULL, sent});
     return TAMIS_OK;
 }
 
@@ -103,19 +103,19 @@ static tamis_status apply(void *self) {
     balanced *b = self;
     const tam_bucket_view *v = b->sparse.view;
     TAM_TRY(tam_sparse_apply(self));
-    tam_regions_learn(&b->regions, &b->sparse.packets, v->k, v->out.result.count);
+    tam_ok_topk_learn(&b->ok_topk, &b->sparse.packets, v->k, v->out.result.count);
     return TAMIS_OK;
 }
 
-const tam_exchange tam_exchange_regions = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED,
+const tam_exchange tam_exchange_balanced_pairs = {
+    .traits = TAM_TRAIT_SELECTS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED,
     .open = open_balanced,
     .close = close_balanced,
     .limit = tam_sparse_limit,
     .collect = tam_nothing_to_send,
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
-    .pick = pick,
+    .select = select_entries,
     .run = run_balanced,
     .drop = tam_sparse_drop,
     .apply = apply,

@@ -117,13 +117,13 @@ static tamis_status reduce_staged(dense *d, tam_link *link, const tam_gradient_p
     tamis_dtype type = v->target.type;
     float *values = v->staging;
     void *raw = type == TAMIS_DTYPE_FLOAT32 ? values : values + TAM_GRADIENT_PIECE;
-    TAM_TRY(tam_gradient_take(v, u, raw));
+    TAM_TRY(tam_gradient_read(v, u, raw));
     if (raw != values)
         tam_widen(type, raw, u->count, values);
     TAM_TRY(reduce_values(d, link, u, values));
     if (raw != values)
         tam_narrow(values, u->count, type, raw);
-    return tam_gradient_give(v, u, raw);
+    return tam_gradient_write(v, u, raw);
 }
 
 static tamis_status reduce(dense *d, tam_link *link) {
@@ -172,7 +172,7 @@ const tam_exchange tam_exchange_dense = {
     .collect = tam_nothing_to_send,
     .accumulate = tam_nothing_to_do,
     .plan = tam_nothing_to_send,
-    .pick = tam_nothing_to_do,
+    .select = tam_nothing_to_do,
     .run = run_dense,
     .drop = drop,
     .apply = tam_nothing_to_do,

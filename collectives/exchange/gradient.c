@@ -47,18 +47,19 @@ float *tam_gradient_address(const tam_bucket_view *v, const tam_gradient_part *u
 /* Between a stretch of the gradient and the staging memory. */
 typedef tamis_status (*mover)(const tam_bucket_view *v, char *grad, size_t bytes, char *staged);
 
-static tamis_status take(const tam_bucket_view *v, char *grad, size_t bytes, char *staged) {
+static tamis_status read_stretch(const tam_bucket_view *v, char *grad, size_t bytes, char *staged) {
     return v->device->read(v->kernels, grad, bytes, staged);
 }
 
-static tamis_status give(const tam_bucket_view *v, char *grad, size_t bytes, char *staged) {
+static tamis_status write_stretch(const tam_bucket_view *v, char *grad, size_t bytes,
+                                  char *staged) {
     return v->device->write(v->kernels, staged, bytes, grad);
 }
 
 /* Host memory is cleared in place, without staging. */
 static tamis_status clear(const tam_bucket_view *v, char *grad, size_t bytes, char *staged) {
     memset(staged ? staged : grad, 0, bytes);
-    return staged ? give(v, grad, bytes, staged) : TAMIS_OK;
+    return staged ? write_stretch(v, grad, bytes, staged) : TAMIS_OK;
 }
 
 static tamis_status move_run(const tam_bucket_view *v, const tam_gradient_part *u, mover move,
@@ -76,14 +77,14 @@ static tamis_status move_run(const tam_bucket_view *v, const tam_gradient_part *
     return TAMIS_OK;
 }
 
-tamis_status tam_gradient_take(const tam_bucket_view *v, const tam_gradient_part *run,
+tamis_status tam_gradient_read(const tam_bucket_view *v, const tam_gradient_part *run,
                                void *staging) {
-    return move_run(v, run, take, staging);
+    return move_run(v, run, read_stretch, staging);
 }
 
-tamis_status tam_gradient_give(const tam_bucket_view *v, const tam_gradient_part *run,
-                               void *staging) {
-    return move_run(v, run, give, staging);
+tamis_status tam_gradient_write(const tam_bucket_view *v, const tam_gradient_part *run,
+                                void *staging) {
+    return move_run(v, run, write_stretch, staging);
 }
 
 tamis_status tam_gradient_clear(const tam_bucket_view *v) {

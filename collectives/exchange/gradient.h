@@ -33,10 +33,10 @@ tam_gradient_part tam_gradient_run(const tam_bucket_view *view, tam_gradient_par
 float *tam_gradient_address(const tam_bucket_view *view, const tam_gradient_part *run);
 
 /** Copy a run from the gradient to staging memory, or back, stretch by stretch. */
-tamis_status tam_gradient_take(const tam_bucket_view *view, const tam_gradient_part *run,
+tamis_status tam_gradient_read(const tam_bucket_view *view, const tam_gradient_part *run,
                                void *staging);
-tamis_status tam_gradient_give(const tam_bucket_view *view, const tam_gradient_part *run,
-                               void *staging);
+tamis_status tam_gradient_write(const tam_bucket_view *view, const tam_gradient_part *run,
+                                void *staging);
 
 /** Fill the gradient with zeros. */
 tamis_status tam_gradient_clear(const tam_bucket_view *view);

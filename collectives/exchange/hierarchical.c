@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: MIT
  *
  * Hierarchical: another exchange, among fewer ranks. With N nodes of G ranks each, rank a G + g is
- * rank g of node a. First each node sums its gradients, slice by slice. Then the N ranks of a
- * column do the rest of the step on their slice, as if there were no other ranks:
+ * rank g of node a. First each node sums its gradients, shard by shard. Then the N ranks of an
+ * inter-node group, those with the same g, do the rest of the step on their shard, as if there were
+ * no other ranks:
  *
- *     collect  all-to-all in the node: slice g of every gradient to rank g, added (lib/base/tree.h)
- *     run      the other exchange in the column: N ranks, n / G elements; then
- *              packets in the node: indices, sums of every slice; all ranks hold the whole result
+ *     collect  all-to-all in the node: shard g of every gradient to rank g, added (lib/base/tree.h)
+ *     run      the other exchange in the inter-node group: N ranks, n / G elements; then
+ *              packets in the node: indices, sums of every shard; all ranks hold the whole result
  *
- * Two nodes of two ranks, slices of one run, k = 4; x.y = slice y of rank x:
+ * Two nodes of two ranks, shards of one run, k = 4; x.y = shard y of rank x:
  *
- *     collect  rank 0   gives 0.1 to 1   gets 1.0   sums 0.0 + 1.0       ranks 2, 3 likewise
- *              rank 1   gives 0.0 to 0   gets 0.1   sums 0.1 + 1.1
- *     column   ranks 0 and 2 on slice 0: two entries; ranks 1 and 3 on slice 1: two entries
- *     node     rank 0   gives its two to 1, gets two; all ranks hold the same four
+ *     collect  rank 0   sends 0.1 to 1   gets 1.0   sums 0.0 + 1.0       ranks 2, 3 likewise
+ *              rank 1   sends 0.0 to 0   gets 0.1   sums 0.1 + 1.1
+ *     inter    ranks 0 and 2 on shard 0: two entries; ranks 1 and 3 on shard 1: two entries
+ *     intra    rank 0   sends its two to 1, gets two; all ranks hold the same four
  *
- * A column alone cannot know whether a step is skipped: the node decides, the same on all nodes.
+ * An inter-node group alone cannot know whether a step is skipped: the node decides, the same on
+ * all nodes.
  */
 #include "collectives/exchange/gradient.h"
 #include "collectives/exchange/merge.h"
@@ -23,17 +25,16 @@
 #include "collectives/exchange/nothing.h"
 #include "collectives/exchange/packet.h"
 #include "collectives/exchange/table.h"
-#include "collectives/transport/team.h"
+#include "collectives/transport/subcomm.h"
 
 typedef struct hierarchical {
     tam_bucket_view *view;
-    const tam_exchange *row; /* exchange of the column, */
+    const tam_exchange *row; /* exchange of the inter-node group, */
     void *inner;             /* and its state */
-    tam_team node, column;
+    tam_subcomm intra, inter;
     tam_node sums;
-    tam_packets
-        packets; /* results of the slices. Counters: of the column, and its norm; words: picks
-                            of each of its ranks, the first node whose sum was not finite */
+    tam_packets packets; /* results of the shards. Counters: of the group, and its norm; words:
+                            entries of each of its ranks, the first node whose sum was not finite */
     float counters[TAM_COUNTERS + 1];
     uint32_t *owners;    /* [G] 0, 1, 2, ... */
     size_t *cursors;     /* [G] */
@@ -41,88 +42,90 @@ typedef struct hierarchical {
     tam_strided *ranges; /* [G] */
     uint32_t *indices;   /* [whole_k_max] the result, elements of the bucket */
     float *values;       /* of the result */
-    float *came;         /* [G * TAM_MERGE_BLOCK] */
+    float *decoded;      /* [G * TAM_MERGE_BLOCK] */
 } hierarchical;
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
 static tamis_status open_result(hierarchical *h) {
-    const tam_slice *slice = h->view->slice;
+    const tam_node_shard *shard = h->view->node_shard;
     size_t most = (size_t)h->view->whole_k_max;
-    h->owners = tam_alloc_array(slice->nlocal, sizeof h->owners[0]);
-    h->lists = tam_alloc_array(slice->nlocal, sizeof h->lists[0]);
-    h->ranges = tam_alloc_array(slice->nlocal, sizeof h->ranges[0]);
+    h->owners = tam_alloc_array(shard->nlocal, sizeof h->owners[0]);
+    h->lists = tam_alloc_array(shard->nlocal, sizeof h->lists[0]);
+    h->ranges = tam_alloc_array(shard->nlocal, sizeof h->ranges[0]);
     h->indices = tam_alloc_array(most, sizeof h->indices[0]);
     h->values = tam_alloc_array(most, sizeof h->values[0]);
-    h->came = tam_alloc_array((size_t)slice->nlocal * TAM_MERGE_BLOCK, sizeof h->came[0]);
-    h->cursors = tam_alloc_array(slice->nlocal, sizeof h->cursors[0]);
+    h->decoded = tam_alloc_array((size_t)shard->nlocal * TAM_MERGE_BLOCK, sizeof h->decoded[0]);
+    h->cursors = tam_alloc_array(shard->nlocal, sizeof h->cursors[0]);
     if (!h->owners || !h->lists || !h->cursors || !h->ranges || !h->indices || !h->values ||
-        !h->came)
+        !h->decoded)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a result of %zu entries", most);
-    for (uint32_t g = 0; g < slice->nlocal; g++) {
+    for (uint32_t g = 0; g < shard->nlocal; g++) {
         h->owners[g] = g;
-        h->ranges[g] = tam_strided_of(&slice->division, g);
+        h->ranges[g] = tam_strided_of(&shard->division, g);
     }
     return TAMIS_OK;
 }
 
 static tamis_status open_packets(hierarchical *h) {
     const tam_bucket_view *v = h->view;
-    const tam_slice *slice = v->slice;
+    const tam_node_shard *shard = v->node_shard;
     tamis_index_codec index_codec = v->config->index_codec;
-    uint64_t span = tam_own_max(&slice->division);
+    uint64_t span = tam_own_max(&shard->division);
     h->packets = (tam_packets){
-        .rank = slice->local,
-        .nranks = slice->nlocal,
-        .first = v->comm_rank - slice->local,
+        .rank = shard->local,
+        .nranks = shard->nlocal,
+        .first = v->comm_rank - shard->local,
         .stride = 1,
         .ncounters = TAM_COUNTERS + 1,
         .nwords = v->nranks + 1,
-        .capacity = tam_share_max(&slice->division, v->whole_k_max),
+        .capacity = tam_budget_max(&shard->division, v->whole_k_max),
         .with_values = true,
         .value_codec =
             tam_value_codec_of(TAMIS_VALUE_FLOAT32), /* results are the same on all ranks already */
         .index_codec =
             index_codec != TAMIS_INDEX_AUTO
                 ? index_codec
-                : tam_index_codec_choose(span, tam_share_max(&slice->division, v->whole_k), false),
+                : tam_index_codec_choose(span, tam_budget_max(&shard->division, v->whole_k), false),
         .span = span,
         .ranges = h->ranges,
     };
     return tam_packets_open(&h->packets);
 }
 
-/* Teams hold a copy of a message for every member. Opened after the column's exchange, which has
- * set the message sizes in the view. */
-static tamis_status open_teams(hierarchical *h) {
+/* Sub-communicators hold a copy of a message for every member. Opened after the inter-node
+ * exchange, which has set the message sizes in the view. */
+static tamis_status open_subcomms(hierarchical *h) {
     const tam_bucket_view *v = h->view;
-    const tam_slice *slice = v->slice;
-    size_t sums = tam_team_sum_room(v->result_max, v->nranks), headers = v->nranks * v->gather_max;
-    h->node = (tam_team){.first = v->comm_rank - slice->local,
-                         .stride = 1,
-                         .count = slice->nlocal,
-                         .member = slice->local,
-                         .nranks = v->comm_nranks,
-                         .room_bytes = slice->nlocal * h->packets.header_step};
-    h->column = (tam_team){.first = slice->local,
-                           .stride = slice->nlocal,
-                           .count = v->nranks,
-                           .member = v->rank,
-                           .nranks = v->comm_nranks,
-                           .room_bytes = sums > headers ? sums : headers};
-    TAM_TRY(tam_team_open(&h->node));
-    return tam_team_open(&h->column);
+    const tam_node_shard *shard = v->node_shard;
+    size_t sums = tam_subcomm_sum_bytes(v->result_max, v->nranks),
+           headers = v->nranks * v->gather_max;
+    h->intra = (tam_subcomm){.first = v->comm_rank - shard->local,
+                             .stride = 1,
+                             .count = shard->nlocal,
+                             .member = shard->local,
+                             .nranks = v->comm_nranks,
+                             .bytes = shard->nlocal * h->packets.header_step};
+    h->inter = (tam_subcomm){.first = shard->local,
+                             .stride = shard->nlocal,
+                             .count = v->nranks,
+                             .member = v->rank,
+                             .nranks = v->comm_nranks,
+                             .bytes = sums > headers ? sums : headers};
+    TAM_TRY(tam_subcomm_open(&h->intra));
+    return tam_subcomm_open(&h->inter);
 }
 
 /* The result is applied by kernels of the whole bucket. */
 static tamis_status open_all(hierarchical *h) {
     tam_bucket_view *v = h->view;
-    TAM_TRY(v->device->open(&v->slice->division.grid, 0, v->config->threads, &v->gradient_kernels));
+    TAM_TRY(v->device->open(&v->node_shard->division.grid, 0, v->config->threads,
+                            &v->gradient_kernels));
     TAM_TRY(h->row->open(v, &h->inner));
     TAM_TRY(tam_node_open(v, &h->sums));
     TAM_TRY(open_result(h));
     TAM_TRY(open_packets(h));
-    TAM_TRY(open_teams(h));
+    TAM_TRY(open_subcomms(h));
     v->result_max = (size_t)v->whole_k_max;
     v->staging_floats = v->config->device == TAMIS_DEVICE_CPU ? 0 : TAM_GRADIENT_PIECE;
     v->decides = false;
@@ -135,8 +138,8 @@ static void close_hierarchical(void *self, bool in_flight) {
         return;
     h->row->close(h->inner, in_flight);
     tam_node_close(&h->sums, in_flight);
-    tam_team_close(&h->node, in_flight);
-    tam_team_close(&h->column, in_flight);
+    tam_subcomm_close(&h->intra, in_flight);
+    tam_subcomm_close(&h->inter, in_flight);
     if (!in_flight)
         tam_packets_close(&h->packets);
     if (h->view->gradient_kernels != h->view->kernels)
@@ -147,7 +150,7 @@ static void close_hierarchical(void *self, bool in_flight) {
     tam_free(h->ranges);
     tam_free(h->indices);
     tam_free(h->values);
-    tam_free(h->came);
+    tam_free(h->decoded);
     tam_free(h->cursors);
     tam_free(h);
 }
@@ -171,16 +174,16 @@ static void limit(void *self) {
     hierarchical *h = self;
     const tam_bucket_view *v = h->view;
     h->row->limit(h->inner);
-    tam_packets_limit(&h->packets, tam_share_max(&v->slice->division, v->whole_k));
+    tam_packets_limit(&h->packets, tam_budget_max(&v->node_shard->division, v->whole_k));
 }
 
-/* -- before the column ------------------------------------------------------------------------ */
+/* -- before the inter-node exchange ----------------------------------------------------------- */
 
 static tamis_status collect(void *self, tam_link *link) {
     hierarchical *h = self;
-    tam_link node = tam_team_link(&h->node, link);
-    TAM_TRY(tam_node_sum(&h->sums, &node));
-    link->call.wire_bytes = node.call.wire_bytes;
+    tam_link intra = tam_subcomm_link(&h->intra, link);
+    TAM_TRY(tam_node_sum(&h->sums, &intra));
+    link->call.wire_bytes = intra.call.wire_bytes;
     return TAMIS_OK;
 }
 
@@ -197,14 +200,14 @@ static tamis_status plan(void *self, tam_link *link) {
     return h->row->plan(h->inner, link);
 }
 
-static tamis_status pick(void *self) {
+static tamis_status select_entries(void *self) {
     hierarchical *h = self;
-    return h->row->pick(h->inner);
+    return h->row->select(h->inner);
 }
 
 /* -- behind it -------------------------------------------------------------------------------- */
 
-/* Header, counters and words: what the column knows of its own step. */
+/* Header, counters and words: what the inter-node group knows of its own step. */
 static void fill_header(hierarchical *h) {
     const tam_bucket_view *v = h->view;
     const tam_outcome *out = &v->out;
@@ -212,7 +215,7 @@ static void fill_header(hierarchical *h) {
     uint32_t *words = tam_packet_own_words(&h->packets);
     h->packets.step = v->step;
     h->packets.last_result = v->last_result;
-    tam_packet_begin(&h->packets)->count = (uint32_t)out->held.count;
+    tam_packet_begin(&h->packets)->count = (uint32_t)out->local.count;
     tam_counter_set(counters, TAM_COUNTER_DEFERRED, (uint32_t)out->deferred);
     tam_counter_set(counters, TAM_COUNTER_CANDIDATES, (uint32_t)out->candidates);
     tam_counter_set(counters, TAM_COUNTER_NONFINITE,
@@ -225,11 +228,11 @@ static void fill_header(hierarchical *h) {
     words[v->nranks] = out->bad_first;
 }
 
-/* Add up what all columns say. */
-static void add_up_columns(hierarchical *h) {
+/* Add up what all inter-node groups say. */
+static void add_up_groups(hierarchical *h) {
     tam_bucket_view *v = h->view;
     tam_outcome *out = &v->out;
-    uint32_t nlocal = v->slice->nlocal, bad_node = v->nranks;
+    uint32_t nlocal = v->node_shard->nlocal, bad_node = v->nranks;
     tam_packets_total(&h->packets, h->counters);
     out->deferred = tam_counter_get(h->counters, TAM_COUNTER_DEFERRED);
     out->candidates = tam_counter_get(h->counters, TAM_COUNTER_CANDIDATES);
@@ -240,7 +243,7 @@ static void add_up_columns(hierarchical *h) {
         const uint32_t *words = tam_packet_words_of(&h->packets, g);
         bad_node = words[v->nranks] < bad_node ? words[v->nranks] : bad_node;
         for (uint32_t a = 0; a < v->nranks; a++)
-            out->picked[a * nlocal + g] = words[a];
+            out->selected[a * nlocal + g] = words[a];
     }
     out->bad_first = bad_node * nlocal;
     out->bad_ranks = nlocal;
@@ -248,23 +251,24 @@ static void add_up_columns(hierarchical *h) {
         v->skipped = true;
 }
 
-/* Give the column's sums to the node, and take those of the other slices. */
-static tamis_status share(hierarchical *h, tam_link *link) {
+/* Send the sums of this rank's shard to the node, and get those of the other shards. */
+static tamis_status gather_results(hierarchical *h, tam_link *link) {
     tam_bucket_view *v = h->view;
     tam_outcome *out = &v->out;
-    const tam_entries *held = &out->held;
+    const tam_entries *local = &out->local;
     size_t count;
     h->packets.config = tam_view_config(v, v->whole_k);
     fill_header(h);
-    tam_strided_locate(&h->ranges[v->slice->local], held->indices, held->count,
+    tam_strided_locate(&h->ranges[v->node_shard->local], local->indices, local->count,
                        tam_packet_own_indices(&h->packets));
-    memcpy(tam_packet_own_values(&h->packets), held->values, held->count * sizeof held->values[0]);
+    memcpy(tam_packet_own_values(&h->packets), local->values,
+           local->count * sizeof local->values[0]);
     TAM_TRY(tam_packets_exchange(&h->packets, link));
-    TAM_TRY(tam_merge_exclusive(&h->packets, &v->slice->division.grid, h->owners, h->lists,
+    TAM_TRY(tam_merge_exclusive(&h->packets, &v->node_shard->division.grid, h->owners, h->lists,
                                 h->indices, &count));
-    TAM_TRY(tam_merge_sum_pairs(&h->packets, h->indices, count, h->cursors, h->came, h->values));
+    TAM_TRY(tam_merge_sum_pairs(&h->packets, h->indices, count, h->cursors, h->decoded, h->values));
     out->result = (tam_entries){h->indices, h->values, count};
-    add_up_columns(h);
+    add_up_groups(h);
     return TAMIS_OK;
 }
 
@@ -273,16 +277,16 @@ static tamis_status share(hierarchical *h, tam_link *link) {
 static tamis_status run_hierarchical(void *self, tam_link *link) {
     hierarchical *h = self;
     h->view->began_us = 0;
-    tam_link column = tam_team_link(&h->column, link);
-    TAM_TRY(h->row->run(h->inner, &column));
-    link->call.wire_bytes = column.call.wire_bytes;
-    tam_link node = tam_team_link(&h->node, link);
-    TAM_TRY(share(h, &node));
-    link->call.wire_bytes = node.call.wire_bytes;
+    tam_link inter = tam_subcomm_link(&h->inter, link);
+    TAM_TRY(h->row->run(h->inner, &inter));
+    link->call.wire_bytes = inter.call.wire_bytes;
+    tam_link intra = tam_subcomm_link(&h->intra, link);
+    TAM_TRY(gather_results(h, &intra));
+    link->call.wire_bytes = intra.call.wire_bytes;
     return TAMIS_OK;
 }
 
-/* -- the end: that of the column's exchange, which applies the whole result ------------------- */
+/* -- the end: that of the inter-node exchange, which applies the whole result ----------------- */
 
 static uint64_t drop(void *self) {
     hierarchical *h = self;
@@ -300,7 +304,7 @@ static tamis_status skip(void *self) {
 }
 
 const tam_exchange tam_exchange_hierarchical = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS |
+    .traits = TAM_TRAIT_SELECTS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS |
               TAM_TRAIT_DEVICE,
     .open = open_hierarchical,
     .close = close_hierarchical,
@@ -308,12 +312,12 @@ const tam_exchange tam_exchange_hierarchical = {
     .collect = collect,
     .accumulate = accumulate,
     .plan = plan,
-    .pick = pick,
+    .select = select_entries,
     .run = run_hierarchical,
     .drop = drop,
     .apply = apply,
     .skip = skip,
-    .state_words = tam_nothing_words, /* of columns whose exchange remembers nothing */
+    .state_words = tam_nothing_words, /* the inter-node exchange remembers nothing */
     .state = tam_nothing_state,
     .state_valid = tam_nothing_valid,
 };

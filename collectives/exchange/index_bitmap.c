@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bitmap: bit p % 8 of byte p / 8 says whether position p was picked.
+ * bitmap: bit p % 8 of byte p / 8 says whether position p was selected.
  */
 #include "collectives/exchange/index_codecs.h"
 
@@ -46,7 +46,7 @@ static bool bitmap_decode(const unsigned char *in, size_t bytes, uint64_t span, 
 const tam_index_codec tam_index_bitmap = {
     .name = "bitmap",
     .worth = 1.0,
-    .pick_s = 2e-9,
+    .index_s = 2e-9,
     .position_s = 0.35e-9,
     .bytes = bitmap_bytes,
     .encode = bitmap_encode,

@@ -19,8 +19,8 @@ static uint64_t lesser(uint64_t a, uint64_t b) {
 
 /* Counts from 128 on need a second byte, from 16384 on a third: that bounds how many blocks do. */
 static uint64_t block16_bytes(uint64_t span, uint64_t count) {
-    uint64_t blocks = tam_block16_blocks(span), picked = lesser(count, span);
-    return 2 * picked + blocks + lesser(blocks, picked >> 7) + lesser(blocks, picked >> 14);
+    uint64_t blocks = tam_block16_blocks(span), listed = lesser(count, span);
+    return 2 * listed + blocks + lesser(blocks, listed >> 7) + lesser(blocks, listed >> 14);
 }
 
 static unsigned char *write_count(size_t count, unsigned char *out) {
@@ -94,7 +94,7 @@ static bool block16_decode(const unsigned char *in, size_t bytes, uint64_t span,
 const tam_index_codec tam_index_block16 = {
     .name = "block16",
     .worth = 1.0,
-    .pick_s = 2e-9,
+    .index_s = 2e-9,
     .bytes = block16_bytes,
     .encode = block16_encode,
     .decode = block16_decode,

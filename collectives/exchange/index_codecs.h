@@ -2,7 +2,7 @@
  *
  * Index codecs: how an ascending list of positions becomes bytes. A position numbers an element
  * among those that its rank may select from (lib/policy/strided.h). `span` is how many there are,
- * `count` how many were picked. The list 3, 5, 300, 65537 of span 70000:
+ * `count` how many were listed. The list 3, 5, 300, 65537 of span 70000:
  *
  *     u32      | 3 | 5 | 300 | 65537 |               4 bytes each
  *
@@ -18,7 +18,7 @@
  *     u32        4 count                                              known beforehand
  *     block16    2 count + b + min(b, count / 128)                    known but for the size of the
  *                        + min(b, count / 16384), b = span / 65536    counts
- *     gap8       count + (span - count) / 255                         random picks:
+ *     gap8       count + (span - count) / 255                         random positions:
  *                                                                     count / (1 - (1 - p)^255)
  *     bitmap     span / 8                                             known beforehand
  *
@@ -26,7 +26,7 @@
  *
  * Fixed packets always have room for the longest encoding of their limit. There bitmap and block16
  * lose nothing, but gap8 pays for the longest possible gaps: at p = 1 %, 1.39 bytes an index, where
- * random picks need 1.08. Growing packets are only as long as the longest list sent.
+ * random positions need 1.08. Growing packets are only as long as the longest list sent.
  *
  * Lists and encodings correspond one to one: whatever bytes a decoder is given, it accepts only
  * what its encoder writes.
@@ -44,9 +44,9 @@ typedef struct tam_index_codec {
     double worth;
 
     /** For exchange auto alone, which chooses by time: seconds beyond u32 to number, pack and read
-     * a list, for each of its picks and for each position of the span. Measured in a step, on one
+     * a list, for each of its indices and for each position of the span. Measured in a step, on one
      * machine: docs/exchange.md. */
-    double pick_s, position_s;
+    double index_s, position_s;
 
     /** Most bytes that `count` of `span` positions can take. Never less for more of either; a count
      * above span counts as span, so it is constant from there on. */

@@ -7,8 +7,8 @@
 #include "lib/base/index_code.h"
 
 static uint64_t gap8_bytes(uint64_t span, uint64_t count) {
-    uint64_t picked = count < span ? count : span;
-    return picked + (span - picked) / TAM_GAP8_ON;
+    uint64_t listed = count < span ? count : span;
+    return listed + (span - listed) / TAM_GAP8_ON;
 }
 
 static size_t gap8_encode(const uint32_t *positions, size_t count, uint64_t span,
@@ -46,7 +46,7 @@ static bool gap8_decode(const unsigned char *in, size_t bytes, uint64_t span, si
 const tam_index_codec tam_index_gap8 = {
     .name = "gap8",
     .worth = 1.5,
-    .pick_s = 5e-9,
+    .index_s = 5e-9,
     .bytes = gap8_bytes,
     .encode = gap8_encode,
     .decode = gap8_decode,

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
- * rice: how many positions are passed over since the last pick, in bits. Of a gap g the low r bits
+ * rice: how many positions are passed over since the last one, in bits. Of a gap g the low r bits
  * travel as they are, behind g >> r zeros and a one (Golomb 1966, Rice 1979). Bits fill bytes from
  * the lowest on, and the last byte ends in zeros. Both sides know r: it makes the most bits that
  * such a list can take the fewest,
  *
  *     count (r + 1) + (span - count) / 2^r
  *
- * 1.01 bytes a pick for random picks of 1 %, 0.63 for 8 %; 1.07 and 0.68 in fixed packets.
+ * 1.01 bytes an index for random ones of 1 %, 0.63 for 8 %; 1.07 and 0.68 in fixed packets.
  */
 #include "collectives/exchange/index_codecs.h"
 
 #include "lib/base/index_code.h"
 
 static uint64_t rice_bytes(uint64_t span, uint64_t count) {
-    uint64_t picked = count < span ? count : span;
-    return (tam_rice_most_bits(span, picked, tam_rice_low(span, picked)) + 7) / 8;
+    uint64_t listed = count < span ? count : span;
+    return (tam_rice_most_bits(span, listed, tam_rice_low(span, listed)) + 7) / 8;
 }
 
 /* -- out -------------------------------------------------------------------------------------- */
@@ -121,7 +121,7 @@ static bool rice_decode(const unsigned char *in, size_t bytes, uint64_t span, si
 const tam_index_codec tam_index_rice = {
     .name = "rice",
     .worth = 2.0,
-    .pick_s = 9e-9,
+    .index_s = 9e-9,
     .bytes = rice_bytes,
     .encode = rice_encode,
     .decode = rice_decode,

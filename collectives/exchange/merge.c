@@ -125,7 +125,7 @@ uint32_t tam_merge_add_up(tam_add_list add, void *self, uint32_t nranks, const u
 typedef struct packet_values {
     const tam_packets *packets;
     size_t *cursors;
-    float *came;
+    float *decoded;
 } packet_values;
 
 static bool decode_block(const tam_packets *packets, uint32_t r, size_t at, size_t rest,
@@ -141,22 +141,22 @@ static bool add_packet(void *self, uint32_t r, const uint32_t *indices, size_t c
     const packet_values *from = self;
     const tam_list list = list_of(from->packets, r);
     uint32_t vrank = tam_tree_vrank(r, tam_tree_own(from->packets->nranks));
-    float *came = from->came + (size_t)r * TAM_MERGE_BLOCK;
+    float *decoded = from->decoded + (size_t)r * TAM_MERGE_BLOCK;
     size_t j = from->cursors[r];
     for (size_t i = 0; j < list.count && list.indices[j] <= indices[count - 1]; i++, j++) {
-        if (j % TAM_MERGE_BLOCK == 0 && !decode_block(from->packets, r, j, list.count - j, came))
+        if (j % TAM_MERGE_BLOCK == 0 && !decode_block(from->packets, r, j, list.count - j, decoded))
             return false;
         while (indices[i] != list.indices[j])
             i++;
-        tam_tree_add(&sums[i], vrank, came[j % TAM_MERGE_BLOCK]);
+        tam_tree_add(&sums[i], vrank, decoded[j % TAM_MERGE_BLOCK]);
     }
     from->cursors[r] = j;
     return true;
 }
 
 tamis_status tam_merge_sum_pairs(const tam_packets *packets, const uint32_t *indices, size_t count,
-                                 size_t *cursors, float *came, float *values) {
-    packet_values from = {packets, cursors, came};
+                                 size_t *cursors, float *decoded, float *values) {
+    packet_values from = {packets, cursors, decoded};
     memset(cursors, 0, packets->nranks * sizeof cursors[0]);
     uint32_t refused = tam_merge_add_up(add_packet, &from, packets->nranks, indices, count, values);
     if (refused == 0)

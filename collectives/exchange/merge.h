@@ -55,9 +55,9 @@ enum { TAM_MERGE_BLOCK = TAM_VALUE_BLOCK }; /* values that are decoded at a time
 
 /** pairs: the same of the values in packets.
  * @param  cursors  [scratch]  [nranks]
- * @param  came     [scratch]  [nranks * TAM_MERGE_BLOCK]
+ * @param  decoded     [scratch]  [nranks * TAM_MERGE_BLOCK]
  * Errors:  PROTOCOL where the values of a rank cannot be decoded */
 tamis_status tam_merge_sum_pairs(const tam_packets *packets, const uint32_t *indices, size_t count,
-                                 size_t *cursors, float *came, float *values);
+                                 size_t *cursors, float *decoded, float *values);
 
 #endif

@@ -16,37 +16,37 @@ static bool on_device(const tam_bucket_view *v) {
 /* A device's gradient passes through host memory, and the sum goes back there. */
 static tamis_status open_staging(tam_node *o, size_t chunk) {
     const tam_bucket_view *v = o->view;
-    size_t slice = (size_t)v->slice->layout->length;
+    size_t shard = (size_t)v->node_shard->layout->length;
     if (!on_device(v))
         return TAMIS_OK;
-    o->on_device = v->device->alloc(v->kernels, slice * sizeof o->on_device[0]);
+    o->on_device = v->device->alloc(v->kernels, shard * sizeof o->on_device[0]);
     o->raw = v->config->grad_dtype == TAMIS_DTYPE_FLOAT32
                  ? o->packed
                  : tam_alloc_array(chunk, tam_type_bytes(v->config->grad_dtype));
     return o->on_device && o->raw
                ? TAMIS_OK
-               : tam_fail(TAMIS_E_NOMEM, "no memory for a slice of %zu elements", slice);
+               : tam_fail(TAMIS_E_NOMEM, "no memory for a shard of %zu elements", shard);
 }
 
 tamis_status tam_node_open(tam_bucket_view *view, tam_node *o) {
-    const tam_slice *slice = view->slice;
-    uint32_t nlocal = slice->nlocal;
-    size_t chunk = (size_t)slice->division.block * nlocal, most = (size_t)slice->division.grid.n;
+    const tam_node_shard *shard = view->node_shard;
+    uint32_t nlocal = shard->nlocal;
+    size_t chunk = (size_t)shard->division.block * nlocal, most = (size_t)shard->division.grid.n;
     *o = (tam_node){.view = view};
-    o->sum = tam_alloc_array((size_t)slice->layout->length, sizeof o->sum[0]);
+    o->sum = tam_alloc_array((size_t)shard->layout->length, sizeof o->sum[0]);
     o->parts = tam_alloc_array(chunk, sizeof o->parts[0]);
     chunk = chunk < most ? chunk : most;
     o->packed = tam_alloc_array(chunk, sizeof o->packed[0]);
     o->send_at = tam_alloc_array((size_t)nlocal + 1, sizeof o->send_at[0]);
     o->recv_at = tam_alloc_array((size_t)nlocal + 1, sizeof o->recv_at[0]);
     o->sent = tam_alloc_array(nlocal, sizeof o->sent[0]);
-    o->came = tam_alloc_array(nlocal, sizeof o->came[0]);
+    o->recv = tam_alloc_array(nlocal, sizeof o->recv[0]);
     o->received = tam_alloc_array(nlocal, sizeof o->received[0]);
-    if (o->sum && o->parts && o->packed && o->send_at && o->recv_at && o->sent && o->came &&
+    if (o->sum && o->parts && o->packed && o->send_at && o->recv_at && o->sent && o->recv &&
         o->received)
         return open_staging(o, chunk);
-    return tam_fail(TAMIS_E_NOMEM, "no memory for a slice of %llu elements",
-                    (unsigned long long)slice->layout->length);
+    return tam_fail(TAMIS_E_NOMEM, "no memory for a shard of %llu elements",
+                    (unsigned long long)shard->layout->length);
 }
 
 void tam_node_close(tam_node *o, bool in_flight) {
@@ -58,7 +58,7 @@ void tam_node_close(tam_node *o, bool in_flight) {
         tam_free(o->parts);
         tam_free(o->packed);
         tam_free(o->sent);
-        tam_free(o->came);
+        tam_free(o->recv);
     }
     tam_free(o->sum);
     tam_free(o->send_at);
@@ -87,7 +87,7 @@ static tamis_status fetch(const tam_node *o, uint64_t at, size_t count) {
     tam_gradient_part part = {(size_t)at, count, 0};
     while (v->layout->begins[part.first + 1] <= at)
         part.first++;
-    TAM_TRY(tam_gradient_take(v, &part, o->raw));
+    TAM_TRY(tam_gradient_read(v, &part, o->raw));
     if (o->raw != o->packed)
         tam_widen(v->target.type, o->raw, count, o->packed);
     return TAMIS_OK;
@@ -115,17 +115,17 @@ static tamis_status find_chunk(const tam_node *o, uint64_t at, size_t count, con
 }
 
 /* Divide a chunk into runs; in the last chunk, the last runs are shorter or empty.
- * @return the length of the run of this rank's slice */
+ * @return the length of the run of this rank's shard */
 static size_t divide_chunk(tam_node *o, size_t count) {
-    const tam_slice *slice = o->view->slice;
-    size_t run = slice->division.block, end = 0, own = 0;
-    for (uint32_t g = 0; g < slice->nlocal; g++) {
+    const tam_node_shard *shard = o->view->node_shard;
+    size_t run = shard->division.block, end = 0, own = 0;
+    for (uint32_t g = 0; g < shard->nlocal; g++) {
         size_t begin = end;
         end = begin + run < count ? begin + run : count;
-        own = g == slice->local ? end - begin : own;
+        own = g == shard->local ? end - begin : own;
         o->send_at[g + 1] = end * sizeof(float);
     }
-    for (uint32_t g = 0; g < slice->nlocal; g++)
+    for (uint32_t g = 0; g < shard->nlocal; g++)
         o->recv_at[g + 1] = (g + 1) * own * sizeof(float);
     return own;
 }
@@ -136,7 +136,7 @@ static uint64_t hash_run(const float *values, const size_t *at, uint32_t g, uint
 
 static tamis_status sum_chunk(tam_node *o, tam_link *link, uint64_t at, size_t count,
                               float **sums) {
-    uint32_t nlocal = o->view->slice->nlocal;
+    uint32_t nlocal = o->view->node_shard->nlocal;
     size_t own = divide_chunk(o, count);
     const float *chunk;
     TAM_TRY(find_chunk(o, at, count, &chunk));
@@ -157,12 +157,12 @@ static tamis_status refuse_gradient(const tam_node *o, uint32_t g, const char *w
     const tam_bucket_view *v = o->view;
     return tam_fail(TAMIS_E_PROTOCOL,
                     "the gradient of rank %u, as received by rank %u, was refused: %s",
-                    v->comm_rank - v->slice->local + g, v->comm_rank, what);
+                    v->comm_rank - v->node_shard->local + g, v->comm_rank, what);
 }
 
 static tamis_status check_trailer(const tam_node *o, uint32_t g) {
-    const tam_trailer *t = &o->came[g];
-    if (t->config != o->sent[o->view->slice->local].config || t->rank != g)
+    const tam_trailer *t = &o->recv[g];
+    if (t->config != o->sent[o->view->node_shard->local].config || t->rank != g)
         return refuse_gradient(o, g, "it comes from another configuration, density or rate");
     if (t->step != o->view->step)
         return refuse_gradient(o, g, "it belongs to another step");
@@ -173,30 +173,30 @@ static tamis_status check_trailer(const tam_node *o, uint32_t g) {
 
 static tamis_status compare_trailers(tam_node *o, tam_link *link) {
     const tam_bucket_view *v = o->view;
-    for (uint32_t g = 0; g < v->slice->nlocal; g++) {
+    for (uint32_t g = 0; g < v->node_shard->nlocal; g++) {
         o->sent[g].config = tam_view_config(v, v->whole_k);
         o->sent[g].step = v->step;
-        o->sent[g].rank = v->slice->local;
+        o->sent[g].rank = v->node_shard->local;
         o->send_at[g + 1] = o->recv_at[g + 1] = (g + 1) * sizeof o->sent[0];
     }
-    TAM_TRY(link->transport->alltoall(link->self, o->sent, o->send_at, o->came, o->recv_at,
+    TAM_TRY(link->transport->alltoall(link->self, o->sent, o->send_at, o->recv, o->recv_at,
                                       &link->call));
-    for (uint32_t g = 0; g < v->slice->nlocal; g++)
+    for (uint32_t g = 0; g < v->node_shard->nlocal; g++)
         TAM_TRY(check_trailer(o, g));
     return TAMIS_OK;
 }
 
 tamis_status tam_node_sum(tam_node *o, tam_link *link) {
-    const tam_slice *slice = o->view->slice;
-    uint64_t n = slice->division.grid.n, longest = (uint64_t)slice->division.block * slice->nlocal;
+    const tam_node_shard *shard = o->view->node_shard;
+    uint64_t n = shard->division.grid.n, longest = (uint64_t)shard->division.block * shard->nlocal;
     float *sums = o->sum;
-    for (uint32_t g = 0; g < slice->nlocal; g++)
+    for (uint32_t g = 0; g < shard->nlocal; g++)
         o->sent[g].checksum = o->received[g] = 0;
     for (uint64_t at = 0; at < n; at += longest)
         TAM_TRY(sum_chunk(o, link, at, (size_t)(n - at < longest ? n - at : longest), &sums));
     TAM_TRY(compare_trailers(o, link));
     const tam_bucket_view *v = o->view;
-    size_t bytes = (size_t)slice->layout->length * sizeof o->sum[0];
+    size_t bytes = (size_t)shard->layout->length * sizeof o->sum[0];
     return o->on_device ? v->device->write(v->kernels, o->sum, bytes, o->on_device) : TAMIS_OK;
 }
 
@@ -204,7 +204,7 @@ tam_accumulate tam_node_pass(const tam_node *o) {
     tam_accumulate pass = o->view->target;
     pass.grad = o->on_device ? o->on_device : o->sum;
     pass.grads = NULL;
-    pass.seg_begin = o->view->slice->layout->begins;
+    pass.seg_begin = o->view->node_shard->layout->begins;
     pass.type = TAMIS_DTYPE_FLOAT32;
     pass.scale = 1.0f;
     pass.clear = false;

@@ -7,16 +7,17 @@ _Static_assert(sizeof(tam_header) == 28, "the header is wire format");
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* A u32 list is what the caller works with, so it is picked and read in the message itself. */
+/* A u32 list is what the caller works with, so it is selected into and read in the message
+ * itself. */
 static bool in_place(const tam_packets *s) {
     return s->index_codec == TAMIS_INDEX_U32;
 }
 
-static size_t index_room(const tam_packets *s, size_t limit) {
+static size_t index_capacity(const tam_packets *s, size_t limit) {
     return tam_header_round((size_t)tam_index_codec_of(s->index_codec)->bytes(s->span, limit));
 }
 
-static size_t value_room(const tam_packets *s, size_t limit) {
+static size_t value_capacity(const tam_packets *s, size_t limit) {
     return s->with_values ? tam_header_round(tam_value_bytes(s->value_codec, limit)) : 0;
 }
 
@@ -26,14 +27,14 @@ static size_t piece_of(const tam_packets *s, size_t payload) {
 }
 
 /* This rank's packet; led: its payload is as long as P pieces. */
-static size_t own_room(const tam_packets *s) {
-    size_t payload = index_room(s, s->capacity) + value_room(s, s->capacity);
+static size_t own_capacity(const tam_packets *s) {
+    size_t payload = index_capacity(s, s->capacity) + value_capacity(s, s->capacity);
     return s->header_bytes + (s->led ? s->nranks * piece_of(s, payload) : payload);
 }
 
 /* What one rank sends to all. */
-static size_t message_room(const tam_packets *s) {
-    size_t payload = own_room(s) - s->header_bytes;
+static size_t message_capacity(const tam_packets *s) {
+    size_t payload = own_capacity(s) - s->header_bytes;
     return s->header_bytes + (s->headers_only ? 0 : s->led ? payload / s->nranks : payload);
 }
 
@@ -49,14 +50,14 @@ static uint32_t *list_of(const tam_packets *s, uint32_t r) {
 /* All of it is touched, so a size that nobody meant would fill the machine before it fails. */
 static tamis_status check_bytes(const tam_packets *s) {
     const uint32_t limit = tam_setting_number(TAM_SETTING_MESSAGE_GIB);
-    unsigned __int128 bytes = (unsigned __int128)s->nranks * message_room(s) + s->beside;
-    if (index_room(s, s->capacity) > UINT32_MAX)
+    unsigned __int128 bytes = (unsigned __int128)s->nranks * message_capacity(s) + s->beside;
+    if (index_capacity(s, s->capacity) > UINT32_MAX)
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "the indices of a bucket with room for %zu entries of "
                         "each rank would exceed 4 GiB; lower the density or use smaller buckets",
                         s->capacity);
     bytes += (unsigned __int128)nlists(s) * s->capacity * sizeof s->lists[0];
-    bytes += own_room(s) + (s->led ? own_room(s) + message_room(s) : 0);
+    bytes += own_capacity(s) + (s->led ? own_capacity(s) + message_capacity(s) : 0);
     if (bytes <= (unsigned __int128)limit << 30)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_UNSUPPORTED,
@@ -69,7 +70,7 @@ static tamis_status check_bytes(const tam_packets *s) {
 
 /* own header and payload | relay | headers, each with a piece | the payload */
 static tamis_status open_led_memory(tam_packets *s) {
-    size_t message = message_room(s), own = own_room(s), payload = own - s->header_bytes;
+    size_t message = message_capacity(s), own = own_capacity(s), payload = own - s->header_bytes;
     s->send_at = tam_alloc_array(2 * ((size_t)s->nranks + 1), sizeof s->send_at[0]);
     s->memory = tam_alloc(own + message + s->nranks * message + payload);
     if (!s->send_at || !s->memory)
@@ -82,7 +83,7 @@ static tamis_status open_led_memory(tam_packets *s) {
 }
 
 static tamis_status open_memory(tam_packets *s) {
-    size_t own = own_room(s), bytes = own + s->nranks * message_room(s);
+    size_t own = own_capacity(s), bytes = own + s->nranks * message_capacity(s);
     s->memory = tam_alloc(bytes);
     if (!s->memory)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of packets", bytes);
@@ -112,8 +113,8 @@ tamis_status tam_packets_open(tam_packets *s) {
 
 void tam_packets_limit(tam_packets *s, size_t limit) {
     s->limit = limit;
-    s->index_step = index_room(s, limit);
-    s->value_step = value_room(s, limit);
+    s->index_step = index_capacity(s, limit);
+    s->value_step = value_capacity(s, limit);
     if (s->led) {
         s->header_step = s->header_bytes + piece_of(s, s->index_step + s->value_step);
         s->payload_step = 0; /* there is one */
@@ -163,7 +164,7 @@ uint32_t *tam_packet_own_indices(tam_packets *s) {
 
 /* Until a growing packet is sent, its values lie behind the room for the longest list. */
 void *tam_packet_own_values(tam_packets *s) {
-    return own_payload(s) + index_room(s, s->limit);
+    return own_payload(s) + index_capacity(s, s->limit);
 }
 
 uint32_t *tam_packet_own_words(tam_packets *s) {
@@ -357,7 +358,7 @@ static tamis_status exchange_growing(tam_packets *s, tam_link *link) {
         bytes = h->index_bytes > bytes ? h->index_bytes : bytes;
     }
     s->index_step = tam_header_round(bytes);
-    s->value_step = value_room(s, most);
+    s->value_step = value_capacity(s, most);
     s->payload_step = s->index_step + s->value_step;
     if (s->with_values) /* close the gap between indices and values */
         memmove(own_payload(s) + s->index_step, tam_packet_own_values(s),

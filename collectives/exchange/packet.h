@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Packets: the message in which every rank sends what it picked.
+ * Packets: the message in which every rank sends what it selected.
  *
  *     +------ 28 bytes ------+- ncounters floats -+---- index_step -----+---- value_step ----+
  *     | tam_header           | counters, words    | indices (encoded)   | values (pairs)     |
@@ -11,8 +11,8 @@
  * one all-gather. Growing packets (schemes whose counts are unknown beforehand): headers are
  * gathered first, then payloads with room for the longest encoding and the longest list.
  *
- * Led packets (fixed; only one rank picks): the leader cuts its payload into P pieces and sends one
- * to each rank. Then one all-gather of headers and pieces gives every rank the payload. Three
+ * Led packets (fixed; only one rank selects): the leader splits its payload into P pieces and sends
+ * one to each rank. Then one all-gather of headers and pieces gives every rank the payload. Three
  * ranks, led by rank 1:
  *
  *     rank 0  gets a from 1   sends | h0 | a |
@@ -43,12 +43,12 @@ typedef struct tam_packets {
     uint32_t rank, nranks, ncounters;
     uint32_t first, stride; /* rank r is `first + r * stride` of the comm; 0, 0: r */
     uint32_t nwords;        /* further words of a header */
-    bool headers_only;      /* `growing`, without payload: lists are sent otherwise (regions.h) */
+    bool headers_only;      /* `growing`, without payload: lists are sent otherwise (ok_topk.h) */
     uint64_t beside;        /* bytes that grow with the ranks, beside the packets: for the limit */
     size_t capacity;        /* most indices a rank may ever send */
     size_t limit;           /* in this step, known to all ranks; at most the capacity */
     bool growing, with_values;
-    bool led;                           /* only one rank picks in a step, */
+    bool led;                           /* only one rank selects in a step, */
     uint32_t leader;                    /* this one, set before each exchange */
     const tam_value_codec *value_codec; /* of the values */
     tamis_index_codec index_codec;      /* not AUTO */
@@ -64,7 +64,7 @@ typedef struct tam_packets {
     unsigned char *relay;              /* led: this rank's header and its piece of the payload */
     size_t *send_at, *recv_at;         /* led: [nranks + 1] */
     unsigned char *memory;
-    uint32_t *own;   /* [capacity] this rank's picks; NULL for u32: in the message itself */
+    uint32_t *own;   /* [capacity] what this rank selected; NULL for u32: in the message itself */
     uint32_t *lists; /* [nranks * capacity] received, decoded; led: [capacity]; NULL for u32: in the
                         messages */
 } tam_packets;

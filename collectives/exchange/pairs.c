@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange pairs: (index, value) of all picks are gathered, and every rank gives only what it
- * picked. If values are rounded, the error stays in the residual of the rank that picked.
+ * Exchange pairs: (index, value) of all selected entries are gathered, and every rank sends only
+ * what it selected. If values are rounded, the error stays in the residual of the rank that
+ * selected.
  */
 #include "collectives/exchange/sparse.h"
 #include "collectives/exchange/table.h"
@@ -31,28 +32,28 @@ static tamis_status open_pairs(tam_bucket_view *view, void **out) {
     return TAMIS_OK;
 }
 
-static tamis_status pick(void *self) {
-    TAM_TRY(tam_sparse_pick(self));
-    return tam_sparse_pick_values(self);
+static tamis_status select_entries(void *self) {
+    TAM_TRY(tam_sparse_select(self));
+    return tam_sparse_select_values(self);
 }
 
 static tamis_status run_pairs(void *self, tam_link *link) {
     tam_sparse *s = self;
-    tam_entries given = {tam_packet_own_indices(&s->packets), s->errors,
-                         tam_packet_own_header(&s->packets)->count};
+    tam_entries sent = {tam_packet_own_indices(&s->packets), s->errors,
+                        tam_packet_own_header(&s->packets)->count};
     size_t count;
     bool stops;
     TAM_TRY(tam_sparse_gather(s, link, &stops));
     if (stops)
         return TAMIS_OK;
-    TAM_TRY(tam_sparse_unite(s, &count));
-    TAM_TRY(tam_merge_sum_pairs(&s->packets, s->indices, count, s->cursors, s->came, s->values));
-    tam_sparse_report(s, count, given);
+    TAM_TRY(tam_sparse_build_union(s, &count));
+    TAM_TRY(tam_merge_sum_pairs(&s->packets, s->indices, count, s->cursors, s->decoded, s->values));
+    tam_sparse_report(s, count, sent);
     return TAMIS_OK;
 }
 
 const tam_exchange tam_exchange_pairs = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED |
+    .traits = TAM_TRAIT_SELECTS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED |
               TAM_TRAIT_DEVICE,
     .open = open_pairs,
     .close = close_pairs,
@@ -60,7 +61,7 @@ const tam_exchange tam_exchange_pairs = {
     .collect = tam_nothing_to_send,
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
-    .pick = pick,
+    .select = select_entries,
     .run = run_pairs,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,

@@ -3,11 +3,11 @@
  * Exchange quantized: every element of the residual travels quantized, and what rounding takes
  * stays. The error feedback of 1-bit SGD (Seide et al., Interspeech 2014) with the codes of
  * value_codecs.h, for values and for their sums. Packets carry headers alone, so that steps are
- * compared and ranks that are late are seen, as with picks.
+ * compared and ranks that are late are seen, as with sparse entries.
  */
 #include "collectives/exchange/table.h"
 
-#include "collectives/exchange/united.h"
+#include "collectives/exchange/union_reduce.h"
 
 static tam_packets choose_packets(const tam_bucket_view *v) {
     return (tam_packets){
@@ -20,42 +20,42 @@ static tam_packets choose_packets(const tam_bucket_view *v) {
 
 static tamis_status open_quantized(tam_bucket_view *view, void **out) {
     tam_packets packets = choose_packets(view);
-    tam_united *u = NULL;
+    tam_union_reduce *u = NULL;
     size_t length = (size_t)view->layout->length;
-    TAM_TRY(tam_united_open(view, &packets, length, &u));
+    TAM_TRY(tam_union_reduce_open(view, &packets, length, &u));
     for (size_t i = 0; i < length; i++)
         u->sparse.indices[i] = (uint32_t)i;
     *out = u;
     return TAMIS_OK;
 }
 
-static tamis_status pick(void *self) {
-    tam_cut_result nothing = {0};
+static tamis_status select_entries(void *self) {
+    tam_select_result nothing = {0};
     tam_sparse_fill_header(self, &nothing);
     return TAMIS_OK;
 }
 
 static tamis_status run_quantized(void *self, tam_link *link) {
-    tam_united *u = self;
+    tam_union_reduce *u = self;
     tam_bucket_view *v = u->sparse.view;
     bool stops;
     TAM_TRY(tam_sparse_gather(&u->sparse, link, &stops));
     if (stops)
         return TAMIS_OK;
     for (uint32_t rank = 0; rank < v->nranks; rank++)
-        v->out.picked[rank] = (uint32_t)v->layout->length;
-    return tam_united_sum(u, link, (size_t)v->layout->length);
+        v->out.selected[rank] = (uint32_t)v->layout->length;
+    return tam_union_reduce_run(u, link, (size_t)v->layout->length);
 }
 
 const tam_exchange tam_exchange_quantized = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_TIMED,
+    .traits = TAM_TRAIT_SELECTS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_TIMED,
     .open = open_quantized,
-    .close = tam_united_close,
+    .close = tam_union_reduce_close,
     .limit = tam_nothing_to_limit,
     .collect = tam_nothing_to_send,
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
-    .pick = pick,
+    .select = select_entries,
     .run = run_quantized,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,

@@ -14,7 +14,7 @@
  * that takes fewer bytes by the packets, which all of them have: c rows in the longest list, U in
  * the union, L elements each,
  *
- *     reduce     every rank gives all rows of the union     8 U L (P - 1) / P     same rows touched
+ *     reduce     every rank sends all rows of the union     8 U L (P - 1) / P     same rows touched
  *     gather     every rank sends its own rows to all       4 c L (P - 1)         others touched
  *
  * Both add in the order of lib/base/tree.h. Gather skips ranks that have not touched a row, and
@@ -43,18 +43,18 @@ typedef struct rows {
     uint32_t length, count; /* elements of a row; rows */
     uint32_t most;          /* rows that a rank lists; */
     bool defers;            /* what it does with more: defers them, or says "all" */
-    uint32_t nunited;
+    uint32_t nunion;
     unsigned char *marks; /* [count] touched */
-    uint32_t *united;     /* [count] rows that any rank touched, ascending */
+    uint32_t *union_rows; /* [count] rows that any rank touched, ascending */
 } rows;
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
 /* A batch is expected to touch one row in so many; used to choose and price the index codec. */
-enum { EXPECTED_SHARE = 64 };
+enum { EXPECTED_ONE_IN = 64 };
 
 static tamis_index_codec usual_codec(const rows *w) {
-    return tam_index_codec_choose(w->count, w->count / EXPECTED_SHARE + 1, false);
+    return tam_index_codec_choose(w->count, w->count / EXPECTED_ONE_IN + 1, false);
 }
 
 /* (P - 1) bytes(c) + 8 c L (P - 1) / P <= 8 rows L (P - 1) / P, times P / (P - 1). By the usual
@@ -89,7 +89,7 @@ static void close_rows(void *self, bool in_flight) {
         return;
     tam_sparse_close(&w->sparse, in_flight);
     tam_free(w->marks);
-    tam_free(w->united);
+    tam_free(w->union_rows);
     tam_free(w);
 }
 
@@ -117,8 +117,8 @@ static tamis_status open_memory(rows *w) {
     s->ranges = tam_alloc_array(v->nranks, sizeof s->ranges[0]);
     s->cursors = tam_alloc_array(v->nranks, sizeof s->cursors[0]);
     w->marks = tam_alloc_array(w->count, sizeof w->marks[0]);
-    w->united = tam_alloc_array(w->count, sizeof w->united[0]);
-    if (!s->indices || !s->values || !s->ranges || !s->cursors || !w->marks || !w->united)
+    w->union_rows = tam_alloc_array(w->count, sizeof w->union_rows[0]);
+    if (!s->indices || !s->values || !s->ranges || !s->cursors || !w->marks || !w->union_rows)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u rows of %u elements", w->count, w->length);
     for (uint32_t i = 0; i < v->nranks; i++)
         s->ranges[i] = (tam_strided){0, w->count, w->count, w->count};
@@ -177,11 +177,11 @@ static uint32_t list_marked(const rows *w, uint32_t *list) {
     return found;
 }
 
-static tamis_status pick(void *self) {
+static tamis_status select_entries(void *self) {
     rows *w = self;
     tam_packets *packets = &w->sparse.packets;
     const tam_bucket_view *v = w->sparse.view;
-    tam_cut_result result = {0};
+    tam_select_result result = {0};
     TAM_TRY(v->device->mark(v->kernels, v->acc, w->length, w->count, w->marks));
     if (w->defers)
         result.deferred = (size_t)unmark_others(w) * w->length;
@@ -211,14 +211,14 @@ static tamis_status mark_list(rows *w, uint32_t rank) {
     return TAMIS_OK;
 }
 
-static tamis_status unite(rows *w) {
+static tamis_status build_union(rows *w) {
     memset(w->marks, 0, w->count);
     for (uint32_t i = 0; i < w->sparse.view->nranks; i++)
         TAM_TRY(mark_list(w, i));
-    w->nunited = 0;
+    w->nunion = 0;
     for (uint32_t row = 0; row < w->count; row++) {
-        w->united[w->nunited] = row;
-        w->nunited += w->marks[row];
+        w->union_rows[w->nunion] = row;
+        w->nunion += w->marks[row];
     }
     return TAMIS_OK;
 }
@@ -247,10 +247,10 @@ static uint32_t longest_list(const rows *w) {
 }
 
 static bool gather_pays(const rows *w, uint64_t longest) {
-    uint64_t nranks = w->sparse.view->nranks, nunited = w->nunited;
+    uint64_t nranks = w->sparse.view->nranks, nunion = w->nunion;
     if (w->sparse.view->out.deferred > 0) /* some rank has touched rows that it does not list */
         return false;
-    return longest * nranks < 2 * nunited && nunited + (nranks + 1) * longest <= w->count;
+    return longest * nranks < 2 * nunion && nunion + (nranks + 1) * longest <= w->count;
 }
 
 /* Whether the next row of a rank's list is this one. */
@@ -260,15 +260,16 @@ static bool lists_row(const rows *w, uint32_t rank, uint32_t row) {
            tam_packet_indices_of(&w->sparse.packets, rank)[next] == row;
 }
 
-/* Sum one row over the ranks that list it. @param came  rows of all ranks, `room` values apart */
-static void add_row(rows *w, uint32_t row, const float *came, size_t room, float *sums) {
+/* Sum one row over the ranks that list it. @param received  rows of all ranks, `stride` values
+ * apart */
+static void add_row(rows *w, uint32_t row, const float *received, size_t stride, float *sums) {
     uint32_t nranks = w->sparse.view->nranks, own = tam_tree_own(nranks);
     tam_tree_block block;
     tam_tree_begin(&block);
     for (size_t at = 0; at < w->length; at += TAM_TREE_BLOCK) {
         size_t length = w->length - at < TAM_TREE_BLOCK ? w->length - at : TAM_TREE_BLOCK;
         for (uint32_t r = 0; r < nranks; r++) {
-            const float *theirs = came + r * room + w->sparse.cursors[r] * w->length + at;
+            const float *theirs = received + r * stride + w->sparse.cursors[r] * w->length + at;
             if (lists_row(w, r, row))
                 tam_tree_add_block(&block, tam_tree_vrank(r, own), theirs, length);
         }
@@ -282,24 +283,25 @@ static void add_row(rows *w, uint32_t row, const float *came, size_t room, float
 static tamis_status gather(rows *w, tam_link *link, size_t longest) {
     tam_packets *packets = &w->sparse.packets;
     const tam_bucket_view *v = w->sparse.view;
-    size_t count = tam_packet_own_header(packets)->count, room = longest * w->length;
-    float *sums = w->sparse.values, *sent = sums + (size_t)w->nunited * w->length;
-    float *came = sent + room;
+    size_t count = tam_packet_own_header(packets)->count, stride = longest * w->length;
+    float *sums = w->sparse.values, *sent = sums + (size_t)w->nunion * w->length;
+    float *received = sent + stride;
     count = expand(w, tam_packet_own_indices(packets), count);
     TAM_TRY(v->device->gather(v->kernels, v->acc, w->sparse.indices, count, sent));
-    memset(sent + count, 0, (room - count) * sizeof sent[0]);
-    TAM_TRY(link->transport->allgather(link->self, sent, room * sizeof sent[0], came, &link->call));
+    memset(sent + count, 0, (stride - count) * sizeof sent[0]);
+    TAM_TRY(link->transport->allgather(link->self, sent, stride * sizeof sent[0], received,
+                                       &link->call));
     memset(w->sparse.cursors, 0, v->nranks * sizeof w->sparse.cursors[0]);
-    for (size_t u = 0; u < w->nunited; u++)
-        add_row(w, w->united[u], came, room, sums + u * w->length);
-    expand(w, w->united, w->nunited);
+    for (size_t u = 0; u < w->nunion; u++)
+        add_row(w, w->union_rows[u], received, stride, sums + u * w->length);
+    expand(w, w->union_rows, w->nunion);
     return TAMIS_OK;
 }
 
 static tamis_status reduce(rows *w, tam_link *link) {
     const tam_bucket_view *v = w->sparse.view;
     float *values = w->sparse.values;
-    size_t count = expand(w, w->united, w->nunited);
+    size_t count = expand(w, w->union_rows, w->nunion);
     TAM_TRY(v->device->gather(v->kernels, v->acc, w->sparse.indices, count, values));
     return link->transport->allreduce_sum(link->self, values, count, &link->call);
 }
@@ -310,10 +312,10 @@ static tamis_status run_rows(void *self, tam_link *link) {
     TAM_TRY(tam_sparse_gather(&w->sparse, link, &stops));
     if (stops)
         return TAMIS_OK;
-    TAM_TRY(unite(w));
+    TAM_TRY(build_union(w));
     uint32_t longest = longest_list(w);
     TAM_TRY(gather_pays(w, longest) ? gather(w, link, longest) : reduce(w, link));
-    size_t count = (size_t)w->nunited * w->length;
+    size_t count = (size_t)w->nunion * w->length;
     tam_sparse_report(&w->sparse, count, (tam_entries){w->sparse.indices, NULL, count});
     return TAMIS_OK;
 }
@@ -325,20 +327,20 @@ static tamis_status skip(void *self) {
     if (v->has_residual)
         return TAMIS_OK;
     for (uint32_t row = 0; row < w->count; row++)
-        w->united[row] = row;
-    size_t count = expand(w, w->united, w->count);
+        w->union_rows[row] = row;
+    size_t count = expand(w, w->union_rows, w->count);
     return v->device->put(v->kernels, v->acc, w->sparse.indices, count, NULL);
 }
 
 const tam_exchange tam_exchange_rows = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
+    .traits = TAM_TRAIT_SELECTS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
     .open = open_rows,
     .close = close_rows,
     .limit = tam_nothing_to_limit,
     .collect = tam_nothing_to_send,
     .accumulate = tam_sparse_accumulate,
     .plan = plan,
-    .pick = pick,
+    .select = select_entries,
     .run = run_rows,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,

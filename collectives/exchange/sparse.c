@@ -12,8 +12,8 @@ enum { FEW_BITS = 8 }; /* whoever sends values like this pays for bytes */
 /* Chosen from numbers that all ranks share. Growing packets may be as long as the part, so the
  * count that is aimed at decides for them. */
 static tamis_index_codec choose_index_codec(const tam_bucket_view *v, const tam_packets *packets) {
-    uint64_t ranks = tam_pick_scheme(v).ownership == TAM_OWN_ALL ? 1 : v->nranks;
-    uint64_t count = tam_pick_most(v, v->k), aimed = (v->k + ranks - 1) / ranks;
+    uint64_t ranks = tam_selection_scheme(v).ownership == TAM_OWN_ALL ? 1 : v->nranks;
+    uint64_t count = tam_selection_most(v, v->k), aimed = (v->k + ranks - 1) / ranks;
     if (v->index_codec != TAMIS_INDEX_AUTO)
         return v->index_codec;
     return tam_index_codec_choose(packets->span, packets->growing && aimed < count ? aimed : count,
@@ -23,19 +23,20 @@ static tamis_index_codec choose_index_codec(const tam_bucket_view *v, const tam_
 /* A leader's list is sent in pieces if the transport sends runs to single ranks, and there is more
  * than one other rank to share the work. */
 static bool is_led(const tam_bucket_view *v) {
-    return tam_pick_scheme(v).ownership == TAM_OWN_LEADER && v->nranks > 2 && tam_pick_bounded(v) &&
-           !v->gathers;
+    return tam_selection_scheme(v).ownership == TAM_OWN_LEADER && v->nranks > 2 &&
+           tam_selection_bounded(v) && !v->gathers;
 }
 
 tam_packets tam_sparse_packets(const tam_bucket_view *v) {
     tam_packets packets = {
         .rank = v->rank,
         .nranks = v->nranks,
-        .first = v->slice->local,
-        .stride = v->slice->nlocal,
-        .nwords = tam_pick_scheme(v).ownership == TAM_OWN_BALANCED, /* picks that did not fit */
-        .capacity = tam_pick_most(v, v->k_max),
-        .growing = !tam_pick_bounded(v),
+        .first = v->node_shard->local,
+        .stride = v->node_shard->nlocal,
+        .nwords =
+            tam_selection_scheme(v).ownership == TAM_OWN_BALANCED, /* entries that did not fit */
+        .capacity = tam_selection_most(v, v->k_max),
+        .growing = !tam_selection_bounded(v),
         .led = is_led(v),
         .value_codec = tam_value_codec_of(tam_value_codec_resolve(v->config->value_codec)),
         .span = tam_own_max(v->division),
@@ -48,7 +49,7 @@ tam_packets tam_sparse_packets(const tam_bucket_view *v) {
 /* Lists of exclusive owners cannot overlap, so n bounds their union. Lists of `all` need room for
  * every entry, as the merge removes duplicates only step by step. */
 size_t tam_sparse_union(const tam_bucket_view *v, const tam_packets *packets) {
-    tam_ownership ownership = tam_pick_scheme(v).ownership;
+    tam_ownership ownership = tam_selection_scheme(v).ownership;
     uint64_t sent = (uint64_t)packets->capacity * v->nranks, n = v->division->grid.n;
     if (ownership == TAM_OWN_BINS)
         return (size_t)n;
@@ -68,10 +69,10 @@ static uint64_t bytes_beside(const tam_sparse *s, bool shared) {
     return bytes < UINT64_MAX ? (uint64_t)bytes : UINT64_MAX;
 }
 
-/* A column's sums have no room for more than its values. */
+/* The sums of an inter-node group have no room for more than its values. */
 tam_counter_way tam_sparse_way(const tam_bucket_view *v, bool summed) {
     enum { FEW = 8 }; /* up to so many ranks a sum of their own does not pay */
-    if (v->slice->nlocal > 1)
+    if (v->node_shard->nlocal > 1)
         return TAM_COUNTERS_IN_HEADERS;
     if (summed)
         return TAM_COUNTERS_WITH_VALUES;
@@ -79,7 +80,7 @@ tam_counter_way tam_sparse_way(const tam_bucket_view *v, bool summed) {
 }
 
 tamis_status tam_sparse_open_counters(tam_sparse *s) {
-    s->ncounters = TAM_COUNTERS + tam_pick_sums(s->view);
+    s->ncounters = TAM_COUNTERS + tam_selection_sums(s->view);
     s->packets.ncounters = s->way == TAM_COUNTERS_IN_HEADERS ? s->ncounters : 0;
     s->counters = tam_alloc_array(s->ncounters, sizeof s->counters[0]);
     return s->counters ? TAMIS_OK
@@ -88,8 +89,8 @@ tamis_status tam_sparse_open_counters(tam_sparse *s) {
 
 tamis_status tam_sparse_open(tam_sparse *s) {
     tam_bucket_view *v = s->view;
-    bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL && !s->packets.headers_only;
-    size_t came = s->packets.with_values ? (size_t)v->nranks * TAM_MERGE_BLOCK : 0;
+    bool shared = tam_selection_scheme(v).ownership == TAM_OWN_ALL && !s->packets.headers_only;
+    size_t decoded = s->packets.with_values ? (size_t)v->nranks * TAM_MERGE_BLOCK : 0;
     s->packets.beside = bytes_beside(s, shared);
     TAM_TRY(tam_sparse_open_counters(s));
     TAM_TRY(tam_packets_open(&s->packets));
@@ -97,12 +98,12 @@ tamis_status tam_sparse_open(tam_sparse *s) {
     s->values = tam_alloc_array(s->most + s->ncounters, sizeof s->values[0]);
     s->scratch = tam_alloc_array(shared ? s->most : 0, sizeof s->scratch[0]);
     s->errors = s->quantizes ? tam_alloc_array(s->most, sizeof s->errors[0]) : NULL;
-    s->came = tam_alloc_array(came, sizeof s->came[0]);
+    s->decoded = tam_alloc_array(decoded, sizeof s->decoded[0]);
     s->ranges = tam_alloc_array(v->nranks, sizeof s->ranges[0]);
     s->owners = tam_alloc_array(v->nranks, sizeof s->owners[0]);
     s->cursors = tam_alloc_array(v->nranks, sizeof s->cursors[0]);
     s->lists = tam_alloc_array(v->nranks, sizeof s->lists[0]);
-    if (!s->indices || !s->values || !s->scratch || (s->quantizes && !s->errors) || !s->came ||
+    if (!s->indices || !s->values || !s->scratch || (s->quantizes && !s->errors) || !s->decoded ||
         !s->ranges || !s->owners || !s->cursors || !s->lists)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", s->most);
     s->packets.ranges = s->ranges;
@@ -122,7 +123,7 @@ void tam_sparse_close(tam_sparse *s, bool in_flight) {
     tam_free(s->indices);
     tam_free(s->scratch);
     tam_free(s->errors);
-    tam_free(s->came);
+    tam_free(s->decoded);
     tam_free(s->ranges);
     tam_free(s->owners);
     tam_free(s->cursors);
@@ -132,10 +133,10 @@ void tam_sparse_close(tam_sparse *s, bool in_flight) {
 void tam_sparse_limit(void *self) {
     tam_sparse *s = self;
     if (!s->packets.growing)
-        tam_packets_limit(&s->packets, tam_pick_most(s->view, s->view->k));
+        tam_packets_limit(&s->packets, tam_selection_most(s->view, s->view->k));
 }
 
-/* -- what this rank picks --------------------------------------------------------------------- */
+/* -- what this rank selects ------------------------------------------------------------------- */
 
 tamis_status tam_sparse_accumulate(void *self) {
     tam_bucket_view *v = ((tam_sparse *)self)->view;
@@ -149,17 +150,17 @@ tamis_status tam_sparse_plan(void *self, tam_link *link) {
         s->ranges[i] = tam_strided_of(v->division, tam_part_of(v->division, v->step, i));
     s->packets.leader = tam_owner_of(v->division, v->step, 0); /* if they are led */
     s->packets.config = tam_view_config(v, v->k);
-    return tam_pick_plan(v, &s->packing, link, &s->packets.config);
+    return tam_selection_plan(v, &s->packing, link, &s->packets.config);
 }
 
 static uint32_t at_most_32_bits(uint64_t count) {
     return (uint32_t)(count < UINT32_MAX ? count : UINT32_MAX);
 }
 
-static void fill_counters(tam_sparse *s, const tam_cut_result *result) {
+static void fill_counters(tam_sparse *s, const tam_select_result *result) {
     const tam_bucket_view *v = s->view;
     const tam_candidates *seen = &v->accumulated.candidates;
-    bool listed = tam_rule_listed(tam_pick_scheme(v).threshold, &v->control->state);
+    bool listed = tam_rule_listed(tam_selection_scheme(v).threshold, &v->control->state);
     bool known = listed && seen->complete;
     float *shares = s->counters + TAM_COUNTERS;
     tam_counter_set(s->counters, TAM_COUNTER_DEFERRED, (uint32_t)result->deferred);
@@ -172,7 +173,7 @@ static void fill_counters(tam_sparse *s, const tam_cut_result *result) {
         shares[g] = tam_counter_share(v->accumulated.group_sums[g], v->nranks);
 }
 
-void tam_sparse_fill_header(tam_sparse *s, const tam_cut_result *result) {
+void tam_sparse_fill_header(tam_sparse *s, const tam_select_result *result) {
     tam_bucket_view *v = s->view;
     tam_header *h = tam_packet_begin(&s->packets);
     bool has_key = result->count > 0 && result->key > 0.0f && isfinite(result->key);
@@ -187,15 +188,15 @@ void tam_sparse_fill_header(tam_sparse *s, const tam_cut_result *result) {
     fill_counters(s, result);
     memcpy(tam_packet_own_counters(&s->packets), s->counters,
            s->packets.ncounters * sizeof s->counters[0]);
-    if (tam_pick_scheme(v).ownership == TAM_OWN_BALANCED)
+    if (tam_selection_scheme(v).ownership == TAM_OWN_BALANCED)
         tam_packet_own_words(&s->packets)[0] = (uint32_t)result->deferred;
 }
 
-tamis_status tam_sparse_pick(void *self) {
+tamis_status tam_sparse_select(void *self) {
     tam_sparse *s = self;
-    tam_cut_result result = {0};
-    TAM_TRY(tam_pick_cut(s->view, &s->packing, s->packets.limit,
-                         tam_packet_own_indices(&s->packets), &result));
+    tam_select_result result = {0};
+    TAM_TRY(tam_selection_run(s->view, &s->packing, s->packets.limit,
+                              tam_packet_own_indices(&s->packets), &result));
     tam_sparse_fill_header(s, &result);
     return TAMIS_OK;
 }
@@ -216,20 +217,20 @@ double tam_sparse_squares(const float *values, size_t count) {
     return sum;
 }
 
-tamis_status tam_sparse_pick_values(tam_sparse *s) {
+tamis_status tam_sparse_select_values(tam_sparse *s) {
     tam_bucket_view *v = s->view;
     size_t count = tam_packet_own_header(&s->packets)->count;
     TAM_TRY(v->device->gather(v->kernels, v->acc, tam_packet_own_indices(&s->packets), count,
                               s->values));
-    v->out.given_sum = tam_sparse_squares(s->values, count);
+    v->out.sent_sum = tam_sparse_squares(s->values, count);
     tam_value_encode(s->packets.value_codec, s->values, count, tam_packet_own_values(&s->packets),
                      s->errors);
     if (s->errors)
-        v->out.given_sum -= tam_sparse_squares(s->errors, count);
+        v->out.sent_sum -= tam_sparse_squares(s->errors, count);
     return TAMIS_OK;
 }
 
-/* -- what all ranks picked -------------------------------------------------------------------- */
+/* -- what all ranks selected ------------------------------------------------------------------ */
 
 static void add_up_headers(tam_sparse *s) {
     tam_outcome *out = &s->view->out;
@@ -239,13 +240,13 @@ static void add_up_headers(tam_sparse *s) {
     out->headers = tam_packet_headers(&s->packets);
     for (uint32_t i = s->view->nranks; i-- > 0;) {
         const tam_header *h = tam_packet_header_of(&s->packets, i);
-        out->picked[tam_packet_rank(&s->packets, i)] = h->count;
+        out->selected[tam_packet_rank(&s->packets, i)] = h->count;
         out->found += h->count;
         out->bad_first = tam_header_flags(h) & TAM_HEADER_NONFINITE ? i : out->bad_first;
     }
 }
 
-/* Thresholds of the next step, and shares of k, follow from the means. */
+/* Thresholds of the next step, and budgets of buckets, follow from the means. */
 void tam_sparse_report_counters(tam_sparse *s) {
     tam_outcome *out = &s->view->out;
     const float *all = s->counters;
@@ -264,10 +265,10 @@ void tam_sparse_report_counters(tam_sparse *s) {
     }
 }
 
-void tam_sparse_report(tam_sparse *s, size_t count, tam_entries given) {
+void tam_sparse_report(tam_sparse *s, size_t count, tam_entries sent) {
     tam_outcome *out = &s->view->out;
-    out->result = out->held = (tam_entries){s->indices, s->values, count};
-    out->given = given;
+    out->result = out->local = (tam_entries){s->indices, s->values, count};
+    out->sent = sent;
 }
 
 /* Where values follow, they take counters with them, unless they will not come. */
@@ -294,10 +295,10 @@ tamis_status tam_sparse_gather(tam_sparse *s, tam_link *link, bool *stops) {
     return add_up_counters(s, link, *stops);
 }
 
-tamis_status tam_sparse_unite(tam_sparse *s, size_t *count) {
+tamis_status tam_sparse_build_union(tam_sparse *s, size_t *count) {
     const tam_bucket_view *v = s->view;
     const tam_grid *grid = &v->division->grid;
-    if (tam_pick_scheme(v).ownership == TAM_OWN_ALL)
+    if (tam_selection_scheme(v).ownership == TAM_OWN_ALL)
         return tam_merge_shared(&s->packets, grid->n, s->lists, s->scratch, s->indices, count);
     for (uint32_t p = 0; p < v->nranks; p++)
         s->owners[p] = tam_owner_of(v->division, v->step, p);
@@ -308,12 +309,12 @@ tamis_status tam_sparse_unite(tam_sparse *s, size_t *count) {
 
 /* Drop an entry of what this rank holds, and its rounding error. */
 static void drop_entry(tam_bucket_view *v, size_t i) {
-    tam_entries *held = &v->out.held, *given = &v->out.given;
-    uint32_t index = held->indices[i];
-    size_t own = tam_first_from(given->indices, 0, given->count, index);
-    held->values[i] = 0.0f;
-    if (given->values && own < given->count && given->indices[own] == index)
-        given->values[own] = 0.0f;
+    tam_entries *local = &v->out.local, *sent = &v->out.sent;
+    uint32_t index = local->indices[i];
+    size_t own = tam_first_from(sent->indices, 0, sent->count, index);
+    local->values[i] = 0.0f;
+    if (sent->values && own < sent->count && sent->indices[own] == index)
+        sent->values[own] = 0.0f;
     v->device->put(v->kernels, v->acc, &index, 1, NULL);
     if (v->masked)
         v->device->put(v->kernels, v->masked, &index, 1, NULL);
@@ -322,12 +323,12 @@ static void drop_entry(tam_bucket_view *v, size_t i) {
 /* Drops sums that would not be finite as applied, that is, after the division. */
 uint64_t tam_sparse_drop(void *self) {
     tam_bucket_view *v = ((tam_sparse *)self)->view;
-    tam_entries *all = &v->out.result, *held = &v->out.held;
+    tam_entries *all = &v->out.result, *local = &v->out.local;
     uint64_t bad = 0;
     for (size_t i = 0; i < all->count; i++)
         bad += !isfinite(all->values[i] / v->divisor);
-    for (size_t i = 0; bad > 0 && i < held->count; i++) {
-        if (!isfinite(held->values[i] / v->divisor))
+    for (size_t i = 0; bad > 0 && i < local->count; i++) {
+        if (!isfinite(local->values[i] / v->divisor))
             drop_entry(v, i);
     }
     for (size_t i = 0; bad > 0 && i < all->count; i++)
@@ -335,13 +336,13 @@ uint64_t tam_sparse_drop(void *self) {
     return bad;
 }
 
-/* Entries that this rank gave leave its residual; rounding errors stay. */
+/* Entries that this rank sent leave its residual; rounding errors stay. */
 static tamis_status leave(const tam_bucket_view *v) {
-    const tam_entries *given = &v->out.given;
-    TAM_TRY(v->device->put(v->kernels, v->acc, given->indices, given->count, given->values));
+    const tam_entries *sent = &v->out.sent;
+    TAM_TRY(v->device->put(v->kernels, v->acc, sent->indices, sent->count, sent->values));
     if (!v->masked)
         return TAMIS_OK;
-    return v->device->put(v->kernels, v->masked, given->indices, given->count, NULL);
+    return v->device->put(v->kernels, v->masked, sent->indices, sent->count, NULL);
 }
 
 /* Of what was summed, and could differ between ranks without a word: values, and counters that were

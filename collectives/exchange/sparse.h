@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * What exchanges of picks have in common: packets with each rank's picks, the lists of a step, and
- * its end. A row built on it begins with this struct.
+ * What sparse exchanges have in common: packets with what each rank selected, the lists of a step,
+ * and its end. A row built on it begins with this struct.
  */
 #ifndef TAM_EXCHANGE_SPARSE_H
 #define TAM_EXCHANGE_SPARSE_H
 
 #include "collectives/exchange/merge.h"
 #include "collectives/exchange/nothing.h"
-#include "collectives/exchange/pick.h"
+#include "collectives/exchange/selection.h"
 #include "collectives/exchange/packet.h"
 #include "lib/base/exchange.h"
 
@@ -36,8 +36,8 @@ typedef struct tam_sparse {
     uint32_t *indices;   /* [most] the result */
     float *values;       /* [most] */
     uint32_t *scratch;   /* [most], ownership `all` only */
-    float *errors;       /* [most] rounding errors of what is given; NULL: nothing is rounded */
-    float *came;         /* pairs: [nranks * TAM_MERGE_BLOCK] */
+    float *errors;       /* [most] rounding errors of what is sent; NULL: nothing is rounded */
+    float *decoded;      /* pairs: [nranks * TAM_MERGE_BLOCK] */
 } tam_sparse;
 
 /** A bucket's packets with all choices made, ready to be opened. */
@@ -54,7 +54,7 @@ void tam_sparse_close(tam_sparse *s, bool in_flight);
 void tam_sparse_limit(void *self);
 tamis_status tam_sparse_accumulate(void *self);
 tamis_status tam_sparse_plan(void *self, tam_link *link);
-tamis_status tam_sparse_pick(void *self);
+tamis_status tam_sparse_select(void *self);
 uint64_t tam_sparse_drop(void *self);
 tamis_status tam_sparse_apply(void *self);
 
@@ -64,8 +64,8 @@ tam_counter_way tam_sparse_way(const tam_bucket_view *view, bool summed);
 /** What counters need, before the packets are opened. The way is set. */
 tamis_status tam_sparse_open_counters(tam_sparse *s);
 
-/** Fill this rank's header and counters from the result of the cut. */
-void tam_sparse_fill_header(tam_sparse *s, const tam_cut_result *result);
+/** Fill this rank's header and counters from the result of the selection. */
+void tam_sparse_fill_header(tam_sparse *s, const tam_select_result *result);
 
 /** Exchange packets, and add up in view->out what they say. Counters that travel with values follow
  * when these were summed, unless the step stops.
@@ -76,16 +76,16 @@ tamis_status tam_sparse_gather(tam_sparse *s, tam_link *link, bool *stops);
 void tam_sparse_report_counters(tam_sparse *s);
 
 /** The union of all lists. */
-tamis_status tam_sparse_unite(tam_sparse *s, size_t *count);
+tamis_status tam_sparse_build_union(tam_sparse *s, size_t *count);
 
-/** Set view->out: a result of `count` entries, all held by this rank.
- * @param  given  what leaves this rank's residual */
-void tam_sparse_report(tam_sparse *s, size_t count, tam_entries given);
+/** Set view->out: a result of `count` entries, all local.
+ * @param  sent  what leaves this rank's residual */
+void tam_sparse_report(tam_sparse *s, size_t count, tam_entries sent);
 
 /** Sum of squares. */
 double tam_sparse_squares(const float *values, size_t count);
 
-/** pairs, balanced-pairs: after pick, add the values of the picks to the packet. */
-tamis_status tam_sparse_pick_values(tam_sparse *s);
+/** pairs, balanced-pairs: after select, add the values of its entries to the packet. */
+tamis_status tam_sparse_select_values(tam_sparse *s);
 
 #endif

@@ -31,10 +31,10 @@ static size_t block_at(size_t at, size_t count) {
 /* Into memory of its own first: `errors` may be `values`. */
 static void keep_errors(const tam_value_codec *codec, const unsigned char *sent,
                         const float *values, size_t count, float *errors) {
-    float came[TAM_VALUE_BLOCK], left[TAM_VALUE_BLOCK];
-    codec->decode(sent, count, came);
+    float decoded[TAM_VALUE_BLOCK], left[TAM_VALUE_BLOCK];
+    codec->decode(sent, count, decoded);
     for (size_t i = 0; i < count; i++)
-        left[i] = tam_value_error(values[i], came[i]);
+        left[i] = tam_value_error(values[i], decoded[i]);
     memcpy(errors, left, count * sizeof left[0]);
 }
 

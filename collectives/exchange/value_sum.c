@@ -2,7 +2,7 @@
 #include "collectives/exchange/value_sum.h"
 
 #include "lib/base/tree.h"
-#include "lib/policy/slices.h"
+#include "lib/policy/shards.h"
 
 #include <xxhash.h>
 
@@ -42,14 +42,14 @@ static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-/* The most bytes that a rank's slices, of so many values together, take, with seal. */
-static size_t slices_most(const tam_value_sum *s, const tam_value_codec *type, size_t most) {
-    size_t blocks = tam_slices_most(most / TAM_VALUE_BLOCK + 1, s->nranks);
+/* The most bytes that a rank's shards, of so many values together, take, with seal. */
+static size_t shards_most(const tam_value_sum *s, const tam_value_codec *type, size_t most) {
+    size_t blocks = tam_shards_most(most / TAM_VALUE_BLOCK + 1, s->nranks);
     return sealed(blocks * tam_value_bytes(type, TAM_VALUE_BLOCK));
 }
 
 static void measure_owners(const tam_value_sum *s, size_t most, size_t *send, size_t *recv) {
-    size_t up = slices_most(s, s->up, most), down = slices_most(s, s->down, most);
+    size_t up = shards_most(s, s->up, most), down = shards_most(s, s->down, most);
     *send = larger(tam_value_bytes(s->up, most) + s->nranks * SEAL, down);
     *recv = s->nranks * larger(up, down);
 }
@@ -58,7 +58,7 @@ static tamis_status open_messages(tam_value_sum *s, size_t most) {
     size_t send, recv, bytes;
     if (s->way == TAM_SUM_BY_OWNERS) {
         measure_owners(s, most, &send, &recv);
-        s->gathers = slices_most(s, s->down, most);
+        s->gathers = shards_most(s, s->down, most);
     } else {
         s->piece = least(PIECE_MOST, (most / TAM_VALUE_BLOCK + 1) * TAM_VALUE_BLOCK);
         bytes = larger(tam_value_bytes(s->up, s->piece), tam_value_bytes(s->down, s->piece));
@@ -69,8 +69,8 @@ static tamis_status open_messages(tam_value_sum *s, size_t most) {
     s->recv = tam_alloc(recv);
     s->send_at = tam_alloc_array((size_t)s->nranks + 1, sizeof s->send_at[0]);
     s->recv_at = tam_alloc_array((size_t)s->nranks + 1, sizeof s->recv_at[0]);
-    s->came = tam_alloc_array((size_t)s->nranks * TAM_VALUE_BLOCK, sizeof s->came[0]);
-    bool all = s->send && s->recv && s->send_at && s->recv_at && s->came;
+    s->decoded = tam_alloc_array((size_t)s->nranks * TAM_VALUE_BLOCK, sizeof s->decoded[0]);
+    bool all = s->send && s->recv && s->send_at && s->recv_at && s->decoded;
     return all ? TAMIS_OK
                : tam_fail(TAMIS_E_NOMEM, "no memory for messages of %zu bytes", send + recv);
 }
@@ -93,7 +93,7 @@ void tam_value_sum_close(tam_value_sum *s, bool in_flight) {
         tam_free(s->send_at);
         tam_free(s->recv_at);
     }
-    tam_free(s->came);
+    tam_free(s->decoded);
 }
 
 /* -- a sum ------------------------------------------------------------------------------------ */
@@ -103,7 +103,7 @@ typedef struct job {
     tam_link *link;
     float *values, *errors;
     size_t count;
-    tam_owned own[2]; /* this rank's slices */
+    tam_owned own[2]; /* this rank's shards */
     uint32_t nown;
 } job;
 
@@ -156,10 +156,10 @@ static tamis_status add_block(const job *j, const unsigned char *from, size_t st
                               float *sums) {
     tam_value_sum *w = j->sum;
     for (uint32_t r = 0; r < w->nranks; r++) {
-        if (!tam_value_decode(w->up, from + r * stride, length, w->came + r * TAM_VALUE_BLOCK))
+        if (!tam_value_decode(w->up, from + r * stride, length, w->decoded + r * TAM_VALUE_BLOCK))
             return refuse(j, r, bad_scale);
     }
-    tam_tree_add_up(w->came, TAM_VALUE_BLOCK, w->nranks, length, sums);
+    tam_tree_add_up(w->decoded, TAM_VALUE_BLOCK, w->nranks, length, sums);
     return TAMIS_OK;
 }
 
@@ -184,12 +184,12 @@ static tamis_status check_seals(const job *j, const unsigned char *from, size_t 
 
 /* -- by owners -------------------------------------------------------------------------------- */
 
-/* The slices of a rank, out of the encoded buffer or, with `into_encoded`, into it, and seal.
+/* The shards of a rank, out of the encoded buffer or, with `into_encoded`, into it, and seal.
  * @return bytes without seal */
-static size_t copy_slices(const job *j, uint32_t r, const tam_value_codec *type,
+static size_t copy_shards(const job *j, uint32_t r, const tam_value_codec *type,
                           unsigned char *message, bool into_encoded) {
     tam_owned owned[2];
-    uint32_t n = tam_slices_of(j->count, TAM_VALUE_BLOCK, j->link->nranks, r, owned);
+    uint32_t n = tam_shards_of(j->count, TAM_VALUE_BLOCK, j->link->nranks, r, owned);
     size_t at = 0;
     for (uint32_t i = 0; i < n; i++) {
         unsigned char *here = j->sum->encoded + tam_value_bytes(type, owned[i].begin);
@@ -200,9 +200,9 @@ static size_t copy_slices(const job *j, uint32_t r, const tam_value_codec *type,
     return at;
 }
 
-static size_t slices_bytes(const job *j, uint32_t r, const tam_value_codec *type) {
+static size_t shards_bytes(const job *j, uint32_t r, const tam_value_codec *type) {
     tam_owned owned[2];
-    uint32_t n = tam_slices_of(j->count, TAM_VALUE_BLOCK, j->link->nranks, r, owned);
+    uint32_t n = tam_shards_of(j->count, TAM_VALUE_BLOCK, j->link->nranks, r, owned);
     return tam_value_bytes(type, owned[0].length) +
            (n > 1 ? tam_value_bytes(type, owned[1].length) : 0);
 }
@@ -212,7 +212,7 @@ static tamis_status bring_to_owners(const job *j, size_t own_bytes) {
     tam_link *link = j->link;
     for (uint32_t r = 0; r < link->nranks; r++) {
         unsigned char *message = w->send + w->send_at[r];
-        size_t bytes = copy_slices(j, r, w->up, message, false);
+        size_t bytes = copy_shards(j, r, w->up, message, false);
         seal(message, bytes);
         w->send_at[r + 1] = w->send_at[r] + sealed(bytes);
         w->recv_at[r + 1] = (r + 1) * sealed(own_bytes);
@@ -238,7 +238,7 @@ static tamis_status bring_from_owners(const job *j, bool good, size_t longest) {
     tam_value_sum *w = j->sum;
     tam_link *link = j->link;
     memset(w->send, 0, longest);
-    size_t bytes = copy_slices(j, link->rank, w->down, w->send, false);
+    size_t bytes = copy_shards(j, link->rank, w->down, w->send, false);
     seal(w->send, bytes);
     if (!good)
         w->send[sealed(bytes) - 1] ^= 1;
@@ -248,25 +248,25 @@ static tamis_status bring_from_owners(const job *j, bool good, size_t longest) {
 static tamis_status take_sums(const job *j, size_t longest) {
     tam_value_sum *w = j->sum;
     for (uint32_t r = 0; r < w->nranks; r++) {
-        const char *why = check_seal(w->recv + r * longest, slices_bytes(j, r, w->down));
+        const char *why = check_seal(w->recv + r * longest, shards_bytes(j, r, w->down));
         if (why)
             return refuse(j, r, why);
-        copy_slices(j, r, w->down, w->recv + r * longest, true);
+        copy_shards(j, r, w->down, w->recv + r * longest, true);
     }
     return decode_sums(j);
 }
 
 static tamis_status sum_by_owners(const job *j) {
     tam_value_sum *w = j->sum;
-    size_t own_bytes = slices_bytes(j, j->link->rank, w->up), longest = 0;
+    size_t own_bytes = shards_bytes(j, j->link->rank, w->up), longest = 0;
     for (uint32_t r = 0; r < w->nranks; r++)
-        longest = larger(longest, sealed(slices_bytes(j, r, w->down)));
+        longest = larger(longest, sealed(shards_bytes(j, r, w->down)));
     TAM_TRY(bring_to_owners(j, own_bytes));
-    tamis_status came = sum_own(j, own_bytes);
+    tamis_status summed = sum_own(j, own_bytes);
     for (uint32_t i = 0; i < j->nown; i++)
         encode_own(j, &j->own[i]);
-    TAM_TRY(bring_from_owners(j, came == TAMIS_OK, longest));
-    TAM_TRY(came);
+    TAM_TRY(bring_from_owners(j, summed == TAMIS_OK, longest));
+    TAM_TRY(summed);
     return take_sums(j, longest);
 }
 
@@ -311,7 +311,7 @@ tamis_status tam_value_sum_run(tam_value_sum *w, tam_link *link, float *values, 
     job j = {w, link, values, errors, count, {{0, 0}}, 0};
     if (!tam_value_sum_quantizes(w))
         return link->transport->allreduce_sum(link->self, values, count, &link->call);
-    j.nown = tam_slices_of(count, TAM_VALUE_BLOCK, link->nranks, link->rank, j.own);
+    j.nown = tam_shards_of(count, TAM_VALUE_BLOCK, link->nranks, link->rank, j.own);
     TAM_TRY(encode_values(&j));
     return w->way == TAM_SUM_STAGED      ? sum_staged(&j)
            : w->way == TAM_SUM_BY_OWNERS ? sum_by_owners(&j)

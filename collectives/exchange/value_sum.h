@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Sums over ranks of values that travel encoded, and whose sums come back in another codec. Of 3
- * ranks, of which rank 1 owns a slice:
+ * ranks, of which rank 1 owns a shard:
  *
  *     rank 0   sends Q(v0), keeps v0 - Q(v0)
  *     rank 1   sends Q(v1), keeps v1 - Q(v1) + (S - R(S)),   S = Q(v0) + Q(v1) + Q(v2)
@@ -9,11 +9,11 @@
  *
  * so that the result and what is kept sum to v0 + v1 + v2. (Of fp2, what would be kept beyond
  * float32 becomes its largest number.) Sums are added in float32, in the order of lib/base/tree.h;
- * Q and R are of value_codecs.h. Blocks are counted over all values, and slices, which end where
- * blocks do, are those of lib/policy/slices.h: so the bits are the same in all ways.
+ * Q and R are of value_codecs.h. Blocks are counted over all values, and shards, which end where
+ * blocks do, are those of lib/policy/shards.h: so the bits are the same in all ways.
  *
  *     staged      partial sums travel as float32, and are rounded once, by the owner
- *     by owners   an all-to-all brings them all values of their slice, an all-gather their sums
+ *     by owners   an all-to-all brings them all values of their shard, an all-gather their sums
  *     by all      an all-gather brings all values to all, who add everything: where an all-to-all
  *                 would send as much
  *
@@ -37,7 +37,7 @@ typedef struct tam_value_sum {
     size_t *send_at, *recv_at;  /* by owners, [nranks + 1] */
     size_t piece;               /* by all: values that travel at a time, a multiple of a block */
     size_t gathers;             /* the most bytes that a rank gives to one all-gather */
-    float *came;                /* [nranks] blocks */
+    float *decoded;             /* [nranks] blocks */
 } tam_value_sum;
 
 /** Takes all memory that sums of at most `most` values need. Set all down to `way` before; close it

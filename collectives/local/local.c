@@ -199,5 +199,5 @@ tamis_status tamis_local_stats_read(const tamis_local *l, tamis_local_stats *out
     own.position = l->position;
     own.wire_bytes_total = l->reducer->stats.wire_bytes_total + l->compared_bytes;
     own.under_way = l->round != TAM_ROUND_IDLE;
-    return tam_struct_give("tamis_local_stats", &own, sizeof own, out);
+    return tam_struct_return("tamis_local_stats", &own, sizeof own, out);
 }

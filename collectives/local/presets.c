@@ -55,6 +55,6 @@ tamis_status tamis_local_preset(const char *name, tamis_reducer_config *reducer,
     r.density = preset->density;
     r.value_codec = preset->value_codec;
     r.residual_decay = preset->residual_decay;
-    TAM_TRY(tam_struct_give("tamis_reducer_config", &r, sizeof r, reducer));
-    return tam_struct_give("tamis_local_config", &l, sizeof l, local);
+    TAM_TRY(tam_struct_return("tamis_reducer_config", &r, sizeof r, reducer));
+    return tam_struct_return("tamis_local_config", &l, sizeof l, local);
 }

@@ -4,12 +4,12 @@
  * are set on all ranks or on none.
  *
  *     measures    every rank shows how long it was busy, waited and exchanged
- *     divide      all compute the same shares (lib/policy/bubble.h)
+ *     divide      all compute the same budgets (lib/policy/bubble.h)
  *     density     every rank sets its reducer's density and shows whether it could
  *
  * The cost of an entry is estimated as the exchange time of a step divided by its entries. Where
- * latency matters that is too much, so shares move less far than they should. But measurements are
- * exact for the current shares, so later balances continue from there to the same end.
+ * latency matters that is too much, so budgets move less far than they should. But measurements are
+ * exact for the current budgets, so later balances continue from there to the same end.
  */
 #include "collectives/pipeline/pipeline.h"
 #include "lib/policy/bubble.h"
@@ -96,7 +96,7 @@ static void learn(tamis_pipeline *p) {
 static void divide(tamis_pipeline *p) {
     for (uint32_t s = 0; s < p->config.nstages; s++) {
         p->windows_s[s] = p->learned[s].window_s;
-        p->entry_s[s] = p->learned[s].exchange_s / (double)p->shares[s];
+        p->entry_s[s] = p->learned[s].exchange_s / (double)p->budgets[s];
     }
     tam_bubble_divide(p->budget, p->config.nstages, p->lengths, p->windows_s, p->entry_s, p->even,
                       p->wanted);
@@ -117,9 +117,9 @@ static tamis_status set_density(const tamis_pipeline *p, tamis_reducer *reducer)
 
 static void take_over(tamis_pipeline *p, double exchanged_s) {
     for (uint32_t s = 0; s < p->config.nstages; s++) {
-        p->shares[s] = p->wanted[s];
+        p->budgets[s] = p->wanted[s];
         p->stages[s] = p->learned[s];
-        p->stages[s].density = tam_pipeline_density(p->shares[s], p->lengths[s]);
+        p->stages[s].density = tam_pipeline_density(p->budgets[s], p->lengths[s]);
     }
     p->exchanged_s = exchanged_s;
     p->window_ns = p->busy_ns = 0;
@@ -143,7 +143,7 @@ tamis_status tamis_pipeline_balance(tamis_pipeline *p, tamis_reducer *reducer) {
     TAM_TRY(set_density(p, reducer));
     take_over(p, mine.exchanged_s);
     tam_log(TAM_DEBUG, "pipeline: rank %u, stage %u sends %llu of %llu entries", p->world->rank,
-            p->config.stage, (unsigned long long)p->shares[p->config.stage],
+            p->config.stage, (unsigned long long)p->budgets[p->config.stage],
             (unsigned long long)p->budget);
     return TAMIS_OK;
 }

@@ -105,13 +105,13 @@ static tamis_status prepare(tamis_comm *world, const tamis_pipeline_config *conf
     p->stages = tam_alloc_array(own.nstages, sizeof p->stages[0]);
     p->stage_of = tam_alloc_array(world->nranks, sizeof p->stage_of[0]);
     p->lengths = tam_alloc_array(own.nstages, sizeof p->lengths[0]);
-    p->shares = tam_alloc_array(own.nstages, sizeof p->shares[0]);
+    p->budgets = tam_alloc_array(own.nstages, sizeof p->budgets[0]);
     p->learned = tam_alloc_array(own.nstages, sizeof p->learned[0]);
     p->even = tam_alloc_array(own.nstages, sizeof p->even[0]);
     p->wanted = tam_alloc_array(own.nstages, sizeof p->wanted[0]);
     p->windows_s = tam_alloc_array(own.nstages, sizeof p->windows_s[0]);
     p->entry_s = tam_alloc_array(own.nstages, sizeof p->entry_s[0]);
-    if (!p->stages || !p->stage_of || !p->lengths || !p->shares || !p->learned || !p->even ||
+    if (!p->stages || !p->stage_of || !p->lengths || !p->budgets || !p->learned || !p->even ||
         !p->wanted || !p->windows_s || !p->entry_s)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a pipeline of %u stages", own.nstages);
     return TAMIS_OK;
@@ -123,7 +123,7 @@ double tam_pipeline_density(uint64_t entries, uint64_t length) {
     return density < 1.0 ? density : 1.0;
 }
 
-/* From the records: which rank is in which stage, and even shares. */
+/* From the records: which rank is in which stage, and even budgets. */
 static void divide_evenly(tamis_pipeline *p) {
     const unsigned char *records = p->world->records;
     uint32_t nstages = p->config.nstages;
@@ -140,11 +140,11 @@ static void divide_evenly(tamis_pipeline *p) {
     p->budget = (uint64_t)(p->config.density * (double)length);
     p->budget = p->budget > nstages ? p->budget : nstages;
     uint64_t more = tam_bucket_more(p->budget, nstages, TAM_STAGE_TENTHS);
-    tam_bucket_even(p->budget, nstages, p->lengths, p->shares);
+    tam_bucket_even(p->budget, nstages, p->lengths, p->budgets);
     for (uint32_t s = 0; s < nstages; s++) {
-        uint64_t most = tam_bucket_bounds(p->shares[s], p->lengths[s], more).high;
+        uint64_t most = tam_bucket_bounds(p->budgets[s], p->lengths[s], more).high;
         p->stages[s].length = p->lengths[s];
-        p->stages[s].density = tam_pipeline_density(p->shares[s], p->lengths[s]);
+        p->stages[s].density = tam_pipeline_density(p->budgets[s], p->lengths[s]);
         p->stages[s].density_max = tam_pipeline_density(most, p->lengths[s]);
     }
 }
@@ -181,7 +181,7 @@ void tamis_pipeline_destroy(tamis_pipeline *p) {
     tam_free(p->wanted);
     tam_free(p->even);
     tam_free(p->learned);
-    tam_free(p->shares);
+    tam_free(p->budgets);
     tam_free(p->lengths);
     tam_free(p->stage_of);
     tam_free(p->stages);
@@ -221,5 +221,5 @@ tamis_status tamis_pipeline_stage_at(const tamis_pipeline *p, uint32_t stage, ta
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_pipeline_stage_at: stage %u is out of range: there are %u", stage,
                         p->config.nstages);
-    return tam_struct_give("tamis_stage", &p->stages[stage], sizeof *out, out);
+    return tam_struct_return("tamis_stage", &p->stages[stage], sizeof *out, out);
 }

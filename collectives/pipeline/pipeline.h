@@ -17,7 +17,7 @@ struct tamis_pipeline {
     tamis_stage *stages; /* [nstages] */
     uint32_t *stage_of;  /* [nranks] of the world */
     uint64_t *lengths;   /* [nstages] */
-    uint64_t *shares;    /* [nstages] entries that each stage has now */
+    uint64_t *budgets;   /* [nstages] entries that each stage has now */
 
     /* Of this rank, since the last balance. */
     tamis_mark next;

@@ -20,7 +20,7 @@ tamis_status tamis_reducer_bucket_at(const tamis_reducer *r, uint32_t index, tam
                         r->nbuckets);
     const tam_bucket *b = &r->buckets[index];
     bool lists = !tam_scheme_whole(b->scheme);
-    tam_strided held = tam_strided_of(&b->slice.division, b->slice.local);
+    tam_strided part = tam_strided_of(&b->node_shard.division, b->node_shard.local);
     tamis_bucket own = {.size = sizeof own,
                         .first_segment = b->first_segment,
                         .nsegments = b->layout->nsegments,
@@ -31,11 +31,11 @@ tamis_status tamis_reducer_bucket_at(const tamis_reducer *r, uint32_t index, tam
                             lists ? tam_index_codec_of(b->view.index_codec)->name : "none",
                         .exchange = tam_scheme_exchange(b->scheme),
                         .predicted_us = 1e6 * b->predicted_s,
-                        .held = r->acc ? held.length : 0,
-                        .held_at = b->held_at,
-                        .slice_first = held.first,
-                        .slice_run = held.run,
-                        .slice_stride = held.stride};
-    return tam_struct_give_part("tamis_bucket", &own, sizeof own,
-                                offsetof(tamis_bucket, index_codec), out);
+                        .residual_length = r->acc ? part.length : 0,
+                        .residual_begin = b->residual_begin,
+                        .shard_first = part.first,
+                        .shard_run = part.run,
+                        .shard_stride = part.stride};
+    return tam_struct_return_part("tamis_bucket", &own, sizeof own,
+                                  offsetof(tamis_bucket, index_codec), out);
 }

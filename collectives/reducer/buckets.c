@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * The buckets of a reducer: where the layout is cut, what each of them needs, and how many entries
- * of a step each gets.
+ * The buckets of a reducer: where the layout is divided, what each of them needs, and how many
+ * entries of a step each gets.
  */
 #include "collectives/reducer/undo.h"
 
-#include "collectives/exchange/pick.h"
+#include "collectives/exchange/selection.h"
 
 #include <xxhash.h>
 
@@ -25,10 +25,10 @@ static tamis_status open_never(tam_bucket *b) {
 static tamis_status open_vector(tam_bucket *b, float **vector, const char *what) {
     const tamis_reducer *r = b->reducer;
     if (!*vector)
-        *vector = r->device->alloc(b->view.kernels, (size_t)r->held * sizeof **vector);
+        *vector = r->device->alloc(b->view.kernels, (size_t)r->residual_length * sizeof **vector);
     return *vector ? TAMIS_OK
                    : tam_fail(TAMIS_E_NOMEM, "no memory for %s of %llu elements", what,
-                              (unsigned long long)r->held);
+                              (unsigned long long)r->residual_length);
 }
 
 static tamis_status open_shared_residual(tam_bucket *b) {
@@ -39,22 +39,22 @@ static tamis_status open_shared_residual(tam_bucket *b) {
         TAM_TRY(open_vector(b, &r->first, "first moments"));
     if (u && u->rule == TAMIS_UPDATE_ADAM)
         TAM_TRY(open_vector(b, &r->second, "second moments"));
-    b->view.acc = r->acc + b->held_at;
+    b->view.acc = r->acc + b->residual_begin;
     b->view.has_residual = true;
     if (tam_update_masks(r))
         b->view.masked = r->first + b->view.begin;
     return TAMIS_OK;
 }
 
-/* Scheme dense keeps no residual, so a bucket whose exchange picks gets its own, to sum a step in.
- * All other schemes share one, even for buckets that do not pick: micro-batches need a place, and
- * all states of a reducer must have the same shape. */
+/* Scheme dense keeps no residual, so a bucket whose exchange selects gets its own, to sum a step
+ * in. All other schemes share one, even for buckets that do not select: micro-batches need a place,
+ * and all states of a reducer must have the same shape. */
 static tamis_status open_residual(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    size_t length = (size_t)b->slice.layout->length;
+    size_t length = (size_t)b->node_shard.layout->length;
     if (!tam_scheme_dense(r->scheme))
         return open_shared_residual(b);
-    if (!(b->exchange->traits & TAM_TRAIT_PICKS))
+    if (!(b->exchange->traits & TAM_TRAIT_SELECTS))
         return TAMIS_OK;
     b->view.acc = r->device->alloc(b->view.kernels, length * sizeof b->view.acc[0]);
     return b->view.acc ? TAMIS_OK
@@ -64,11 +64,11 @@ static tamis_status open_residual(tam_bucket *b) {
 static tamis_status open_control(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     uint32_t ngroups = b->division.grid.ngroups;
-    b->cuts = tam_alloc_array(r->nranks, sizeof b->cuts[0]);
-    b->group_picked = tam_alloc_array(ngroups, sizeof b->group_picked[0]);
-    b->view.out.picked = tam_alloc_array(r->comm->nranks, sizeof b->view.out.picked[0]);
+    b->min_keys = tam_alloc_array(r->nranks, sizeof b->min_keys[0]);
+    b->group_selected = tam_alloc_array(ngroups, sizeof b->group_selected[0]);
+    b->view.out.selected = tam_alloc_array(r->comm->nranks, sizeof b->view.out.selected[0]);
     b->view.out.means = tam_alloc_array(ngroups, sizeof b->view.out.means[0]);
-    if (!b->cuts || !b->group_picked || !b->view.out.picked || !b->view.out.means)
+    if (!b->min_keys || !b->group_selected || !b->view.out.selected || !b->view.out.means)
         return tam_fail(TAMIS_E_NOMEM, "no memory to learn from %u groups of %u ranks", ngroups,
                         r->comm->nranks);
     return tam_control_open(b->scheme, &b->division.grid, tam_bucket_aim(b), r->config.overselect,
@@ -88,7 +88,7 @@ static void fill_view(tam_bucket *b) {
     tam_bucket_view *v = &b->view;
     v->config = &r->config;
     v->layout = b->layout;
-    v->slice = &b->slice;
+    v->node_shard = &b->node_shard;
     v->division = &b->division;
     v->control = &b->control;
     v->device = r->device;
@@ -111,12 +111,12 @@ static tamis_status lay_out_bucket(tam_bucket *b, const tam_bucket_range *range)
     uint32_t nlocal = r->comm->nranks / r->nranks;
     v->begin = r->layout->begins[range->first_segment];
     TAM_TRY(tam_layout_part(r->layout, range->first_segment, range->nsegments, &b->layout));
-    TAM_TRY(tam_slice_open(b->layout, r->comm->rank % nlocal, nlocal, &b->slice));
+    TAM_TRY(tam_node_shard_open(b->layout, r->comm->rank % nlocal, nlocal, &b->node_shard));
     v->whole_k_max = tam_bucket_most(b, r->k_max);
-    v->k_max = tam_share_max(&b->slice.division, v->whole_k_max);
-    v->k = tam_slice_share(&b->slice, v->whole_k);
-    b->held_at = r->held;
-    r->held += b->slice.layout->length;
+    v->k_max = tam_budget_max(&b->node_shard.division, v->whole_k_max);
+    v->k = tam_node_shard_budget(&b->node_shard, v->whole_k);
+    b->residual_begin = r->residual_length;
+    r->residual_length += b->node_shard.layout->length;
     fill_view(b);
     return TAMIS_OK;
 }
@@ -125,9 +125,9 @@ static tamis_status open_bucket(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     const tamis_reducer_config *c = &r->config;
     tam_bucket_view *v = &b->view;
-    TAM_TRY(tam_division_open(b->slice.layout, b->scheme, r->nranks, c->block, &b->division));
+    TAM_TRY(tam_division_open(b->node_shard.layout, b->scheme, r->nranks, c->block, &b->division));
     TAM_TRY(open_control(b));
-    size_t candidates = b->exchange->traits & TAM_TRAIT_LEARNS ? tam_pick_candidates(v) : 0;
+    size_t candidates = b->exchange->traits & TAM_TRAIT_LEARNS ? tam_selection_candidates(v) : 0;
     TAM_TRY(r->device->open(&b->division.grid, candidates, c->threads, &v->kernels));
     v->gradient_kernels = v->kernels;
     TAM_TRY(open_never(b));
@@ -147,14 +147,14 @@ static void close_bucket(tam_bucket *b) {
         r->device->release(v->kernels, v->acc);
     if (v->kernels)
         r->device->close(v->kernels);
-    tam_free(v->out.picked);
-    tam_free(b->cuts);
+    tam_free(v->out.selected);
+    tam_free(b->min_keys);
     tam_free(v->out.means);
-    tam_free(b->group_picked);
+    tam_free(b->group_selected);
     tam_free(b->never);
     tam_control_close(&b->control);
     tam_division_close(&b->division);
-    tam_slice_close(&b->slice);
+    tam_node_shard_close(&b->node_shard);
     tamis_layout_destroy(b->layout);
 }
 
@@ -183,14 +183,14 @@ static tamis_status open_arrays(tamis_reducer *r) {
     uint32_t nbuckets = r->nbuckets, nsegments = r->layout->nsegments;
     r->buckets = tam_alloc_array(nbuckets, sizeof r->buckets[0]);
     r->lengths = tam_alloc_array(nbuckets, sizeof r->lengths[0]);
-    r->shares = tam_alloc_array(2 * (size_t)nbuckets, sizeof r->shares[0]);
+    r->budgets = tam_alloc_array(2 * (size_t)nbuckets, sizeof r->budgets[0]);
     r->norms = tam_alloc_array(nbuckets, sizeof r->norms[0]);
-    r->picked = tam_alloc_array(r->comm->nranks, sizeof r->picked[0]);
+    r->selected = tam_alloc_array(r->comm->nranks, sizeof r->selected[0]);
     r->bucket_of = tam_alloc_array(nsegments, sizeof r->bucket_of[0]);
     r->ready = tam_alloc_array(nsegments, sizeof r->ready[0]);
     r->addresses = tam_alloc_array(nsegments, sizeof r->addresses[0]);
     r->usual = tam_alloc_array(nsegments, sizeof r->usual[0]);
-    if (!r->buckets || !r->lengths || !r->shares || !r->norms || !r->picked || !r->bucket_of ||
+    if (!r->buckets || !r->lengths || !r->budgets || !r->norms || !r->selected || !r->bucket_of ||
         !r->ready || !r->addresses || !r->usual)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u buckets of %u segments", nbuckets,
                         nsegments);
@@ -221,7 +221,7 @@ static tamis_status open_result(tamis_reducer *r) {
     size_t most = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         most += r->buckets[i].view.result_max;
-    if (r->nbuckets == 1 || !(r->traits & TAM_TRAIT_PICKS) || !r->driver->by_host)
+    if (r->nbuckets == 1 || !(r->traits & TAM_TRAIT_SELECTS) || !r->driver->by_host)
         return TAMIS_OK;
     r->indices = tam_alloc_array(most, sizeof r->indices[0]);
     r->values = tam_alloc_array(most, sizeof r->values[0]);
@@ -257,7 +257,7 @@ tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like) {
                         r->layout->nrowed, TAM_BUCKETS_MAX);
     TAM_TRY(open_arrays(r));
     assign(r, ranges);
-    tam_buckets_share_first(r);
+    tam_buckets_budget_first(r);
     tam_buckets_choose(r);
     r->driver = tam_driver_find(r);
     r->handshake.fields[TAM_FACT_DRIVER] = !r->driver->by_host;
@@ -267,7 +267,7 @@ tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like) {
         TAM_TRY(open_bucket(&r->buckets[i]));
     TAM_TRY(open_staging(r));
     TAM_TRY(open_result(r));
-    tam_buckets_share(r);
+    tam_buckets_budget(r);
     return tam_undo_open(r);
 }
 
@@ -283,9 +283,9 @@ void tam_buckets_close(tamis_reducer *r) {
     tam_free(r->addresses);
     tam_free(r->ready);
     tam_free(r->bucket_of);
-    tam_free(r->picked);
+    tam_free(r->selected);
     tam_free(r->norms);
-    tam_free(r->shares);
+    tam_free(r->budgets);
     tam_free(r->lengths);
     tam_free(r->buckets);
 }

@@ -20,9 +20,9 @@ static tam_costs costs_of(const tamis_reducer *r) {
     return costs;
 }
 
-/* The expected lists of a bucket: `count` lists, each of `picks` positions out of `span`. */
+/* The expected lists of a bucket: `count` lists, each of `entries` positions out of `span`. */
 typedef struct lists {
-    uint64_t span, picks, count;
+    uint64_t span, entries, count;
 } lists;
 
 static lists lists_of(const tamis_reducer *r, uint64_t n, uint64_t k) {
@@ -33,8 +33,8 @@ static lists lists_of(const tamis_reducer *r, uint64_t n, uint64_t k) {
 /* Seconds until every rank has read all lists. */
 static double lists_s(const lists *l, tamis_index_codec index_codec, const tam_costs *costs) {
     const tam_index_codec *codec = tam_index_codec_of(index_codec);
-    uint64_t bytes = sizeof(tam_header) + codec->bytes(l->span, l->picks);
-    double packing_s = (double)l->picks * codec->pick_s + (double)l->span * codec->position_s;
+    uint64_t bytes = sizeof(tam_header) + codec->bytes(l->span, l->entries);
+    double packing_s = (double)l->entries * codec->index_s + (double)l->span * codec->position_s;
     return tam_curve_at(&costs->gather, (double)bytes) + (double)l->count * packing_s;
 }
 

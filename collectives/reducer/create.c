@@ -46,7 +46,7 @@ static tamis_status read_update(tamis_reducer *r, const tamis_update *theirs) {
 static void even_out(tamis_reducer_config *c, const tamis_update *update) {
     bool even = c->update && update->rule != TAMIS_UPDATE_MOMENTUM;
     if (even)
-        c->share = TAMIS_SHARE_LENGTH;
+        c->bucket_budget = TAMIS_BUCKET_BUDGET_LENGTH;
     if (!c->scheme)
         c->scheme = even ? "tamis-update" : "tamis";
 }
@@ -87,7 +87,7 @@ static void inherit_config(tamis_reducer *r, const tamis_reducer *like) {
     r->scale_follows = like->scale_follows;
 }
 
-/* Set the rank and number of ranks among which picks are exchanged. */
+/* Set the rank and number of ranks that select. */
 static tamis_status find_rank_among_nodes(tamis_reducer *r) {
     uint32_t size = r->config.ranks_per_node, nranks = r->comm->nranks;
     r->rank = r->comm->rank;

@@ -51,7 +51,7 @@ static const char *why_not_by_itself(const tamis_reducer *r) {
         return "the scheme's exchange runs on the host";
     if (r->layout->nrowed > 0 && r->config.rows_capacity == 0)
         return "segments have rows whose lists have no bound (rows_capacity)";
-    if (!(r->traits & TAM_TRAIT_PICKS))
+    if (!(r->traits & TAM_TRAIT_SELECTS))
         return "";
     return tam_scheme_exact_count(r->scheme) ? "" : why_threshold(r);
 }

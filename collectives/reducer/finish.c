@@ -6,7 +6,7 @@
  *     decide   whether gradients or sums are not finite
  *     apply    results go to the gradient; sent entries of the residual keep only rounding errors
  *     control  thresholds of the next step, from what all ranks know
- *     share    k of the next step among the buckets
+ *     budget   k of the next step among the buckets
  */
 #include "collectives/reducer/undo.h"
 
@@ -48,8 +48,8 @@ static tamis_status skip(tamis_reducer *r, const char *where) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         tam_outcome *out = &b->view.out;
-        out->result.count = out->held.count = out->given.count = 0;
-        out->given_sum = 0.0;
+        out->result.count = out->local.count = out->sent.count = 0;
+        out->sent_sum = 0.0;
         TAM_TRY(b->exchange->skip(b->exchanged));
     }
     return tam_say_skipped(r, r->step, r->now.nonfinite, where);
@@ -78,7 +78,7 @@ static tamis_status skip_bad_gradients(tamis_reducer *r) {
 static uint64_t drop(tam_bucket *b) {
     const tam_outcome *out = &b->view.out;
     uint64_t bad = b->exchange->drop(b->exchanged);
-    if (bad > 0 && out->given.indices != out->held.indices) /* some were not given by this rank */
+    if (bad > 0 && out->sent.indices != out->local.indices) /* some were not sent by this rank */
         tam_undo_lose(b->reducer, TAM_WAY_DROPPED);
     if (bad > 0)
         tam_undo_drop(b);
@@ -104,11 +104,11 @@ static void join_results(tamis_reducer *r) {
 
 static void count_groups(tam_bucket *b) {
     const tam_grid *grid = &b->division.grid;
-    const tam_entries *held = &b->view.out.held;
+    const tam_entries *local = &b->view.out.local;
     for (size_t g = 0, i = 0; g < grid->ngroups; g++) {
         uint64_t end = (uint64_t)grid->groups[g].begin + grid->groups[g].length;
-        size_t next = tam_first_from(held->indices, i, held->count, end);
-        b->group_picked[g] = (uint32_t)(next - i);
+        size_t next = tam_first_from(local->indices, i, local->count, end);
+        b->group_selected[g] = (uint32_t)(next - i);
         i = next;
     }
 }
@@ -128,30 +128,30 @@ static void balance(tam_bucket *b, uint64_t found) {
 static void control(tam_bucket *b) {
     const tam_outcome *out = &b->view.out;
     tam_observed seen = {
-        .picked = out->found,
+        .selected = out->found,
         .found = out->own_found,
         .candidates = out->seen,
-        .cuts = b->cuts,
+        .min_keys = b->min_keys,
         .group_sums = out->means,
-        .group_picked = b->group_picked,
+        .group_selected = b->group_selected,
         .step = b->reducer->step,
     };
     for (uint32_t i = 0; i < out->headers.nranks; i++) {
         const tam_header *h = tam_header_at(&out->headers, i);
         if (tam_header_flags(h) & TAM_HEADER_HAS_KEY)
-            b->cuts[seen.ncuts++] = tam_log2(h->key);
+            b->min_keys[seen.nmin_keys++] = tam_log2(h->key);
     }
     count_groups(b);
     tam_log(TAM_DEBUG,
-            "rank %u, step %llu, bucket %u: picked %llu of %llu candidates, margin 2^%.3f, slope "
+            "rank %u, step %llu, bucket %u: found %llu of %llu candidates, margin 2^%.3f, slope "
             "%.1f, %llu rescans",
             b->reducer->comm->rank, (unsigned long long)b->reducer->step, b->view.index,
-            (unsigned long long)seen.picked, (unsigned long long)seen.candidates,
+            (unsigned long long)seen.selected, (unsigned long long)seen.candidates,
             b->control.state.margin, tam_control_slope(&b->control),
             (unsigned long long)out->rescans);
     tam_control_update(&b->control, &seen);
     if (b->scheme.ownership == TAM_OWN_BALANCED)
-        balance(b, seen.picked);
+        balance(b, seen.selected);
 }
 
 /* -- statistics ------------------------------------------------------------------------------- */
@@ -159,7 +159,7 @@ static void control(tam_bucket *b) {
 /* Add up the headers of all buckets. */
 static void add_up(tamis_reducer *r) {
     tamis_stats *s = &r->now;
-    memset(r->picked, 0, r->comm->nranks * sizeof r->picked[0]);
+    memset(r->selected, 0, r->comm->nranks * sizeof r->selected[0]);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket *b = &r->buckets[i];
         const tam_outcome *out = &b->view.out;
@@ -168,11 +168,11 @@ static void add_up(tamis_reducer *r) {
         s->rescans += out->rescans;
         s->nonfinite += out->nonfinite;
         for (uint32_t rank = 0; rank < r->comm->nranks && has_residual(b); rank++)
-            r->picked[rank] += out->picked[rank];
+            r->selected[rank] += out->selected[rank];
     }
     for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
-        s->picked_max = r->picked[rank] > s->picked_max ? r->picked[rank] : s->picked_max;
-    s->picked = r->picked[r->comm->rank];
+        s->sent_max = r->selected[rank] > s->sent_max ? r->selected[rank] : s->sent_max;
+    s->sent = r->selected[r->comm->rank];
     if (tam_reducer_observes(r))
         tam_skew_straggler(r);
 }
@@ -188,7 +188,7 @@ static void record_norms(tamis_reducer *r) {
         float key = tam_header_at(&out->headers, out->headers.own)->key;
         for (uint32_t g = 0; g < b->division.grid.ngroups; g++)
             total += b->view.accumulated.group_sums[g];
-        left += out->given_sum;
+        left += out->sent_sum;
         if (key > 0.0f && (least == 0.0f || key < least))
             least = key;
     }
@@ -211,7 +211,7 @@ static void control_all(tamis_reducer *r) {
         control(b);
         r->has_norms = r->has_norms || b->view.out.nmeans > 0;
     }
-    tam_buckets_share(r);
+    tam_buckets_budget(r);
 }
 
 static tamis_status apply_all(tamis_reducer *r) {

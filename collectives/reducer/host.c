@@ -18,11 +18,11 @@ static void host_close(tam_bucket *b) {
 
 static tamis_status host_launch(tam_bucket *b, void *stream) {
     tamis_reducer *r = b->reducer;
-    bool picks = b->exchange->traits & TAM_TRAIT_PICKS;
+    bool selects = b->exchange->traits & TAM_TRAIT_SELECTS;
     if (b == tam_last_bucket(r))
         b->view.busy_us = r->busy_us = tam_skew_us(r->ended_ns, tam_clock_ns());
     TAM_TRY(r->device->follow(b->view.kernels, stream));
-    if (picks && !tam_bucket_waits(b))
+    if (selects && !tam_bucket_waits(b))
         TAM_TRY(tam_step_accumulate(b));
     b->job.run = tam_step_exchange;
     b->job.purpose = "tamis_reducer_wait";
@@ -64,7 +64,7 @@ static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         s->accumulate_s += b->early_s + b->now.accumulate_s;
-        s->cut_s += b->now.cut_s;
+        s->select_s += b->now.select_s;
         s->skew_s += b->now.skew_s;
         s->exchange_s += b->now.skew_s + b->now.exchange_s;
         s->wire_bytes += b->job.wire_bytes;
@@ -126,7 +126,7 @@ static tamis_status host_keep(tamis_reducer *r) {
 
 static void host_result(const tamis_reducer *r, tamis_result *out) {
     out->count = r->count;
-    if (r->traits & TAM_TRAIT_PICKS) {
+    if (r->traits & TAM_TRAIT_SELECTS) {
         const tam_entries *only = &r->buckets[0].view.out.result;
         out->indices = r->indices ? r->indices : only->indices;
         out->values = r->values ? r->values : only->values;

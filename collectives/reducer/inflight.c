@@ -110,13 +110,13 @@ static tamis_status watch(tam_job *job, tam_link *link) {
 
 /* The statistics become those of this step. */
 static void show(tamis_reducer *r, const tam_cuda_report *report) {
-    double left = report->acc_sum - report->picked_sum;
+    double left = report->acc_sum - report->sent_sum;
     tamis_stats s = r->stats;
     s.length = r->layout->length;
     s.target = r->k;
     s.selected = report->selected;
-    s.picked = report->picked;
-    s.picked_max = report->picked_max;
+    s.sent = report->sent;
+    s.sent_max = report->sent_max;
     s.deferred = report->deferred;
     s.candidates = report->candidates;
     s.rescans = report->rescans;
@@ -134,8 +134,8 @@ static void show(tamis_reducer *r, const tam_cuda_report *report) {
     if (tam_scheme_dense(r->scheme))
         return;
     tam_log(TAM_DEBUG,
-            "rank %u, step %llu: picked %u, %llu candidates, margin 2^%.3f, slope %.1f, %u rescans",
-            r->comm->rank, (unsigned long long)report->step, report->picked,
+            "rank %u, step %llu: sent %u, %llu candidates, margin 2^%.3f, slope %.1f, %u rescans",
+            r->comm->rank, (unsigned long long)report->step, report->sent,
             (unsigned long long)report->candidates, report->margin, report->slope, report->rescans);
 }
 
@@ -144,7 +144,7 @@ static void record_targets(tamis_reducer *r, const tam_cuda_report *report) {
     for (uint32_t i = 0; i < r->nbuckets && !tam_scheme_dense(r->scheme); i++) {
         tam_bucket *b = &r->buckets[i];
         b->view.whole_k = report->targets[i];
-        b->view.k = tam_slice_share(&b->slice, b->view.whole_k);
+        b->view.k = tam_node_shard_budget(&b->node_shard, b->view.whole_k);
     }
 }
 

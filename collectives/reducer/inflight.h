@@ -20,12 +20,12 @@ typedef struct tam_inflight {
 struct tam_inflight_ring {
     tam_cuda_step *steps[TAM_BUCKETS_MAX]; /* of the buckets; NULLs: not open */
     tam_inflight ring[TAM_CUDA_STEPS];
-    uint64_t serial;  /* of the last step started */
-    uint64_t retired; /* of the last one whose outcome is known to the host */
-    uint64_t replay;  /* serial of the last report of a caller's graph */
-    uint64_t shown;   /* number of the step in the statistics, plus 1 */
-    bool captured;    /* the step between start and join is part of a caller's graph */
-    uint64_t room;    /* entries, of all buckets together, that messages have room for */
+    uint64_t serial;   /* of the last step started */
+    uint64_t retired;  /* of the last one whose outcome is known to the host */
+    uint64_t replay;   /* serial of the last report of a caller's graph */
+    uint64_t shown;    /* number of the step in the statistics, plus 1 */
+    bool captured;     /* the step between start and join is part of a caller's graph */
+    uint64_t capacity; /* entries, of all buckets together, that messages have room for */
     uint64_t wire_bytes;
 };
 

@@ -5,7 +5,7 @@
  * bucket that is summed whole.
  *
  *     collect, accumulate   in the job if a library thread accumulates, or collect comes first
- *     plan, pick            this rank's entries
+ *     plan, select          this rank's entries
  *     run                   send them to all ranks, and sum
  *
  * The job of the last bucket ends the step for all (finish.c).
@@ -50,16 +50,16 @@ static tamis_status take_in(tam_bucket *b, tam_link *link) {
     return tam_bucket_waits(b) ? accumulate_committed(b) : TAMIS_OK;
 }
 
-/* -- picks ------------------------------------------------------------------------------------ */
+/* -- selection -------------------------------------------------------------------------------- */
 
-/* For a bucket whose ranks pick. Ranks wait for each other, and see which is late, at their first
- * message: to plan, or after picking. */
+/* For a bucket whose ranks select. Ranks wait for each other, and see which is late, at their first
+ * message: to plan, or after selecting. */
 typedef struct first_wait {
     bool early; /* to plan */
-    uint64_t begin_ns, planned_ns, picked_ns;
+    uint64_t begin_ns, planned_ns, selected_ns;
 } first_wait;
 
-static tamis_status pick(tam_bucket *b, tam_link *link, first_wait *m) {
+static tamis_status select_entries(tam_bucket *b, tam_link *link, first_wait *m) {
     const tamis_reducer *r = b->reducer;
     m->early = b->scheme.ownership == TAM_OWN_BINS;
     m->begin_ns = m->planned_ns = tam_clock_ns();
@@ -68,17 +68,18 @@ static tamis_status pick(tam_bucket *b, tam_link *link, first_wait *m) {
     TAM_TRY(b->exchange->plan(b->exchanged, link));
     if (m->early)
         m->planned_ns = tam_clock_ns();
-    TAM_TRY(b->exchange->pick(b->exchanged));
-    m->picked_ns = tam_phase_end(r, TAMIS_PHASE_CUT, b->view.index, m->planned_ns, &b->now.cut_s);
+    TAM_TRY(b->exchange->select(b->exchanged));
+    m->selected_ns =
+        tam_phase_end(r, TAMIS_PHASE_SELECT, b->view.index, m->planned_ns, &b->now.select_s);
     return TAMIS_OK;
 }
 
-static tamis_status exchange_picks(tam_bucket *b, tam_link *link) {
+static tamis_status exchange_selected(tam_bucket *b, tam_link *link) {
     const tamis_reducer *r = b->reducer;
     first_wait m;
     TAM_TRY(take_in(b, link));
-    TAM_TRY(pick(b, link, &m));
-    uint64_t wait_ns = m.early ? m.begin_ns : m.picked_ns;
+    TAM_TRY(select_entries(b, link, &m));
+    uint64_t wait_ns = m.early ? m.begin_ns : m.selected_ns;
     b->view.began_us = tam_skew_us(r->synced_ns, wait_ns);
     if (!m.early)
         link->call.quiet_until_ns = tam_skew_expected_ns(b, wait_ns);
@@ -86,7 +87,7 @@ static tamis_status exchange_picks(tam_bucket *b, tam_link *link) {
     uint64_t end_ns = tam_clock_ns();
     tam_skew_report(b, wait_ns, m.early ? m.planned_ns : end_ns);
     if (m.early)
-        tam_phase_record(r, TAMIS_PHASE_EXCHANGE, b->view.index, m.picked_ns, end_ns,
+        tam_phase_record(r, TAMIS_PHASE_EXCHANGE, b->view.index, m.selected_ns, end_ns,
                          &b->now.exchange_s);
     tam_skew_synced(b, end_ns);
     return TAMIS_OK;
@@ -110,7 +111,7 @@ tamis_status tam_step_exchange(tam_job *job, tam_link *link) {
     tamis_reducer *r = b->reducer;
     link->call.bucket = b->view.index + 1;
     b->view.skipped = r->now.skipped;
-    TAM_TRY(has(b, TAM_TRAIT_PICKS) ? exchange_picks(b, link) : exchange_whole(b, link));
+    TAM_TRY(has(b, TAM_TRAIT_SELECTS) ? exchange_selected(b, link) : exchange_whole(b, link));
     r->now.skipped = b->view.skipped;
     return b == tam_last_bucket(r) ? tam_step_finish(r, job) : TAMIS_OK;
 }

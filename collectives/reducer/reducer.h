@@ -20,7 +20,7 @@
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
 #include "lib/policy/match.h"
-#include "lib/policy/slice.h"
+#include "lib/policy/node_shard.h"
 
 /** What all ranks must have in common: facts, named in config_handshake.c; the options follow
  * them. */
@@ -59,7 +59,7 @@ typedef struct tam_undo tam_undo; /* undo.h */
 
 /** Seconds that a bucket has taken in the step under way. */
 typedef struct tam_bucket_times {
-    double accumulate_s, cut_s, skew_s, exchange_s;
+    double accumulate_s, select_s, skew_s, exchange_s;
 } tam_bucket_times;
 
 /** A run of segments that is exchanged on its own. Elements are counted from its begin. */
@@ -71,18 +71,18 @@ typedef struct tam_bucket {
     tam_bucket_view view;
     tam_scheme scheme; /* of this bucket; may differ from the reducer's */
     uint32_t first_segment;
-    tamis_layout *layout; /* of its segments alone */
-    tam_slice slice;      /* what this rank holds of it, */
-    uint64_t held_at;     /* from this element of the residual on */
+    tamis_layout *layout;      /* of its segments alone */
+    tam_node_shard node_shard; /* what this rank holds of it, */
+    uint64_t residual_begin;   /* from this element of the residual on */
     tam_division division;
     tam_control control;
     uint32_t *never;    /* [ngroups] thresholds that nothing reaches: only accumulate */
     double predicted_s; /* exchange auto: the exchange by the cost model; else 0 */
 
-    double *cuts;           /* [nranks] */
-    uint32_t *group_picked; /* [ngroups] */
-    size_t undo_at;         /* byte of reducer->undo where its list begins */
-    size_t undo_room;       /* entries that the list can hold */
+    double *min_keys;         /* [nranks] */
+    uint32_t *group_selected; /* [ngroups] */
+    size_t undo_at;           /* byte of reducer->undo where its list begins */
+    size_t undo_capacity;     /* entries that the list can hold */
 
     uint32_t unready;        /* segments of this step that are not ready yet */
     bool begun;              /* the residual has decayed and holds micro-batches of the next step */
@@ -138,28 +138,29 @@ struct tamis_reducer {
     tam_config_handshake handshake;
     tam_cost_calibration *calibration; /* exchange auto, while it is created */
     uint64_t k, k_max;                 /* entries of a step of all buckets together */
-    uint32_t rank, nranks; /* that exchange picks: those of the comm; hierarchical: of a column */
+    uint32_t rank, nranks;             /* that select: of the comm, or of an inter-node group */
 
     const tam_device *device;
     const tam_driver *driver;
     tam_inflight_ring *inflight; /* driver stream */
     tam_bucket *buckets;         /* [nbuckets] in the order of the exchange */
     uint32_t nbuckets;
-    uint32_t traits;       /* common to the exchanges of all buckets */
-    uint32_t *bucket_of;   /* [nsegments] */
-    uint64_t held;         /* elements of the residual: n; hierarchical: of this rank's slices */
-    float *acc;            /* residual between steps */
-    tamis_update update;   /* config.update points here, or is NULL */
-    bool scale_follows;    /* update.scale is the one advised for the density */
-    tam_match match;       /* update.match: what the scale follows from */
-    float *first, *second; /* update mode: moments that the rule has, else NULL */
-    uint64_t passes;       /* that the moments have seen */
-    float *staging;        /* [most that any bucket's exchange needs] buckets take turns */
-    uint32_t *indices;     /* [sum of result_max] joined result of several buckets; else NULL */
+    uint32_t traits;          /* common to the exchanges of all buckets */
+    uint32_t *bucket_of;      /* [nsegments] */
+    uint64_t residual_length; /* elements of the residual: n; hierarchical: of this rank's shards */
+    float *acc;               /* residual between steps */
+    tamis_update update;      /* config.update points here, or is NULL */
+    bool scale_follows;       /* update.scale is the one advised for the density */
+    tam_match match;          /* update.match: what the scale follows from */
+    float *first, *second;    /* update mode: moments that the rule has, else NULL */
+    uint64_t passes;          /* that the moments have seen */
+    float *staging;           /* [most that any bucket's exchange needs] buckets take turns */
+    uint32_t *indices;        /* [sum of result_max] joined result of several buckets; else NULL */
     float *values;
-    uint64_t *lengths, *shares; /* [nbuckets] of those that share k; shares: and as much scratch */
-    double *norms;              /* [nbuckets] of the last step */
-    uint64_t *picked;           /* [nranks] scratch of the statistics */
+    uint64_t *lengths,
+        *budgets;       /* [nbuckets] of those that share k; the latter twice, as scratch */
+    double *norms;      /* [nbuckets] of the last step */
+    uint64_t *selected; /* [nranks] scratch of the statistics */
 
     /* The step under way. One thread may call ready while another waits, so both take the lock. */
     pthread_mutex_t lock;
@@ -195,7 +196,7 @@ static inline bool tam_bucket_waits(const tam_bucket *b) {
            b->reducer->config.worker == TAMIS_WORKER_THREAD;
 }
 
-/** The number of entries that thresholds are learned for. A slice may get none of a small k; it
+/** The number of entries that thresholds are learned for. A shard may get none of a small k; it
  * then learns for one. */
 static inline uint64_t tam_bucket_aim(const tam_bucket *b) {
     return b->view.k > 0 ? b->view.k : 1;
@@ -208,7 +209,7 @@ static inline uint32_t tam_ordinary_buckets(const tamis_reducer *r) {
 
 /** Entries that a bucket is to send in the next step. */
 static inline uint64_t tam_bucket_target(const tam_bucket *b) {
-    return b->exchange->traits & TAM_TRAIT_PICKS ? b->view.whole_k : b->layout->length;
+    return b->exchange->traits & TAM_TRAIT_SELECTS ? b->view.whole_k : b->layout->length;
 }
 
 /** Whether exchange auto makes buckets dense where that should be faster; else all are sparse. */
@@ -295,7 +296,7 @@ uint64_t tam_config_handshake_hash(const tam_config_handshake *handshake);
 bool tam_config_handshake_differs(const tam_config_handshake *ours, const uint64_t *state,
                                   char *text, size_t size);
 
-/** shares.c: set the entries per step and what depends on them, except the shares of buckets. */
+/** budgets.c: set the entries per step and what depends on them, except the budgets of buckets. */
 void tam_reducer_set_k(tamis_reducer *r, uint64_t k);
 /** Most entries that a bucket gets of k, or of fewer. */
 uint64_t tam_bucket_most(const tam_bucket *b, uint64_t k);
@@ -303,10 +304,10 @@ uint64_t tam_bucket_most(const tam_bucket *b, uint64_t k);
 uint64_t tam_reducer_entries(double density, uint64_t length);
 /** Whether k is shared by the norms of buckets. */
 bool tam_buckets_by_norm(const tamis_reducer *r);
-/** Divide k among the open buckets for the next step; share_first: before they are open, without
+/** Divide k among the open buckets for the next step; budget_first: before they are open, without
  * norms. */
-void tam_buckets_share(tamis_reducer *r);
-void tam_buckets_share_first(tamis_reducer *r);
+void tam_buckets_budget(tamis_reducer *r);
+void tam_buckets_budget_first(tamis_reducer *r);
 
 /** What a reducer is made from. */
 typedef struct tam_recipe {

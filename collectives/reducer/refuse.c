@@ -53,13 +53,13 @@ static bool sums_of_pairs(const tamis_reducer *r) {
     return r->scheme.exchange == TAM_EXCHANGE_PAIRS && r->config.sum_codec != TAMIS_VALUE_AUTO;
 }
 
-static bool regions_and_rounding(const tamis_reducer *r) {
-    return tam_scheme_regional(r->scheme) && quantizes(r);
+static bool balanced_pairs_and_rounding(const tamis_reducer *r) {
+    return tam_scheme_balanced_pairs(r->scheme) && quantizes(r);
 }
 
-static bool regions_and_codec(const tamis_reducer *r) {
+static bool balanced_pairs_and_codec(const tamis_reducer *r) {
     tamis_index_codec index_codec = r->config.index_codec;
-    return tam_scheme_regional(r->scheme) && index_codec != TAMIS_INDEX_AUTO &&
+    return tam_scheme_balanced_pairs(r->scheme) && index_codec != TAMIS_INDEX_AUTO &&
            index_codec != TAMIS_INDEX_U32;
 }
 
@@ -138,13 +138,13 @@ static const struct row {
 } rows[] = {
     {{0, create, "output sparse", "scheme dense", "every element travels; use output dense"},
      dense_and_sparse},
-    {{0, create, "sum_codec", "exchange pairs", "it sends picks, not sums; use auto"},
+    {{0, create, "sum_codec", "exchange pairs", "it sends values, not sums; use auto"},
      sums_of_pairs},
     {{0, create, "a value_codec that quantizes", "scheme dense",
       "it has no residual to keep rounding errors; use scheme quantized"},
      dense_and_rounding},
     {{0, create, "sum_order transport", "a scheme other than dense",
-      "picks are added by the tree over ranks; use sum_order tree"},
+      "selected entries are added by the tree over ranks; use sum_order tree"},
      sparse_and_order},
     {{0, create, "sum_order transport", "steps that the host drives",
       "only a CUDA device over nccl, without segments with rows, calls ncclAllReduce; use "
@@ -154,10 +154,10 @@ static const struct row {
     {{0, create, "residual_decay", "scheme dense", "it has no residual; use 1"}, dense_and_decay},
     {{0, create, "a value_codec that quantizes", "exchange balanced-pairs",
       "pairs are a 32-bit index and a float32; use float32"},
-     regions_and_rounding},
+     balanced_pairs_and_rounding},
     {{0, create, "an index_codec", "exchange balanced-pairs",
       "pairs are a 32-bit index and a float32; use auto or u32"},
-     regions_and_codec},
+     balanced_pairs_and_codec},
     {{0, create, "rows_capacity", "scheme dense", "it has no residual to keep other rows; use 0"},
      dense_and_capacity},
     {{0, create, "ranks_per_node",
@@ -190,7 +190,7 @@ static const struct row {
       "it has no residual; add up micro-batches before start"},
      dense},
     {{0, accumulate, "a micro-batch", "ranks_per_node",
-      "a residual holds only a slice of the node's sum; add up micro-batches before start"},
+      "a residual holds only a shard of the node's sum; add up micro-batches before start"},
      by_nodes},
     {{0, accumulate, "a micro-batch", "update",
       "a step makes one pass over the whole gradient; add up micro-batches before start"},
@@ -214,7 +214,7 @@ static const struct row {
       "use a communicator of one rank of each node; the ranks of a node train as one"},
      by_nodes},
     {{0, move, "fewer ranks", "ranks_per_node",
-      "the slices of a node whose rank is gone are lost for all; start again from saved states"},
+      "the shards of a node whose rank is gone are lost for all; start again from saved states"},
      by_nodes},
     {{0, set_density, "another density", "scheme dense or quantized", "it sends everything"},
      whole},

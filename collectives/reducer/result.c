@@ -157,7 +157,7 @@ tamis_status tamis_reducer_result(const tamis_reducer *r, tamis_result *out) {
         return tam_fail(TAMIS_E_STATE, "tamis_reducer_result: no step has finished yet");
     tamis_result own = TAMIS_RESULT_INIT;
     r->driver->result(r, &own);
-    return tam_struct_give("tamis_result", &own, sizeof own, out);
+    return tam_struct_return("tamis_result", &own, sizeof own, out);
 }
 
 tamis_status tamis_reducer_residual(const tamis_reducer *r, const float **out) {
@@ -185,6 +185,6 @@ const char *tamis_reducer_driver(const tamis_reducer *r, const char **why) {
 tamis_status tamis_reducer_stats(tamis_reducer *r, tamis_stats *out) {
     TAM_TRY(check_idle(r, out, "tamis_reducer_stats"));
     r->driver->look(r);
-    return tam_struct_give_part("tamis_stats", &r->stats, sizeof r->stats,
-                                offsetof(tamis_stats, skew_s), out);
+    return tam_struct_return_part("tamis_stats", &r->stats, sizeof r->stats,
+                                  offsetof(tamis_stats, skew_s), out);
 }

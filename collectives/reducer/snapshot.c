@@ -17,14 +17,14 @@ static double *levels_in(const tamis_reducer *r, const void *snapshot) {
     return (double *)(void *)(rows_in(snapshot) + r->nbuckets);
 }
 
-/* Ownership balanced: the blocks of each part. @param  nranks  that pick */
+/* Ownership balanced: the blocks of each part. @param nranks  that select */
 static uint32_t blocks_length(const tam_bucket *b, uint32_t nranks) {
     return b->scheme.ownership == TAM_OWN_BALANCED ? nranks : 0;
 }
 
 /* Words that a bucket keeps beside control: blocks, and what its exchange remembers. */
 static size_t parts_length(const tam_bucket *b, uint32_t comm_nranks) {
-    uint32_t nranks = comm_nranks / b->slice.nlocal;
+    uint32_t nranks = comm_nranks / b->node_shard.nlocal;
     return b->view.has_residual ? blocks_length(b, nranks) + b->exchange->state_words(nranks) : 0;
 }
 
@@ -143,7 +143,7 @@ static void take_control(tam_bucket *b, const snapshot_row *row, const double *l
     tam_control_prepare(&b->control);
 }
 
-/* Shares follow from k and the norms; the saved levels already include them, so they come after. A
+/* Budgets follow from k and the norms; the saved levels already include them, so they come after. A
  * snapshot of another number of ranks changes no parts, and no thresholds that belong to what an
  * exchange remembers. */
 static void take_buckets(tamis_reducer *r, const void *snapshot, uint64_t ngroups, bool foreign) {
@@ -155,7 +155,7 @@ static void take_buckets(tamis_reducer *r, const void *snapshot, uint64_t ngroup
     r->has_norms = position->has_norms;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         r->norms[i] = rows[i].norm;
-    tam_buckets_share(r);
+    tam_buckets_budget(r);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         if (!foreign || (fits && b->exchange->state_words(r->nranks) == 0))

@@ -29,7 +29,7 @@ static tamis_status check_run(const tamis_reducer *r, const void *grad, size_t b
     if ((uintptr_t)grad % element != 0)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradient of %s is not %zu-byte aligned",
                         where, element);
-    if (r->acc && begin < (const char *)(r->acc + r->held) && end > (const char *)r->acc)
+    if (r->acc && begin < (const char *)(r->acc + r->residual_length) && end > (const char *)r->acc)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_step: the gradient of %s overlaps the reducer's residual", where);
     snprintf(what, sizeof what, "tamis_step: the gradient of %s", where);
@@ -259,7 +259,7 @@ static void begin(tamis_reducer *r, const tamis_step *step) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         b->now = (tam_bucket_times){0};
-        b->view.out = (tam_outcome){.picked = b->view.out.picked, .means = b->view.out.means};
+        b->view.out = (tam_outcome){.selected = b->view.out.selected, .means = b->view.out.means};
         b->unready = b->layout->nsegments;
         aim(b, step);
     }

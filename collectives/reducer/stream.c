@@ -4,8 +4,8 @@
  * bucket after bucket, and the host only watches.
  *
  *     caller's thread           device                          communicator's thread
- *     ready  enqueue 0 ----->   accumulate 0, cut 0, exchange   watch: has it ended? has the
- *     ready  enqueue 1 ----->   accumulate 1, cut 1, exchange   transport failed? is it late?
+ *     ready  enqueue 0 ----->   accumulate 0, select 0, exchange watch: has it ended? has the
+ *     ready  enqueue 1 ----->   accumulate 1, select 1, exchange transport failed? is it late?
  *     join   stream waits       apply 0 and 1 --> result
  *     (or wait)                 control, report ------------->  report taken, step retires
  *     ready  ...
@@ -142,10 +142,10 @@ static tamis_status settle_bucket(tam_bucket *b) {
     r->step = past.number;
     b->view.last_result = past.last_result;
     b->view.early_nonfinite = past.early_nonfinite;
-    if (!tam_stream_picks(b) || tam_stream_is_rowed(b))
+    if (!tam_stream_selects(b) || tam_stream_is_rowed(b))
         return TAMIS_OK;
     b->view.whole_k = past.k;
-    b->view.k = tam_slice_share(&b->slice, past.k);
+    b->view.k = tam_node_shard_budget(&b->node_shard, past.k);
     r->norms[b->view.index] = past.norm;
     r->has_norms = past.has_norms;
     r->match = past.match;

@@ -9,8 +9,8 @@
 #include "collectives/reducer/inflight.h"
 
 /** If not, the gradient itself is summed. */
-static inline bool tam_stream_picks(const tam_bucket *b) {
-    return b->exchange->traits & TAM_TRAIT_PICKS;
+static inline bool tam_stream_selects(const tam_bucket *b) {
+    return b->exchange->traits & TAM_TRAIT_SELECTS;
 }
 
 static inline bool tam_stream_is_rowed(const tam_bucket *b) {
@@ -27,7 +27,7 @@ static inline tam_cuda_step *tam_stream_leader(const tamis_reducer *r) {
 }
 
 static inline bool tam_stream_in_nodes(const tam_bucket *b) {
-    return b->slice.nlocal > 1;
+    return b->node_shard.nlocal > 1;
 }
 
 /** Buckets may be configured alike and have packets of the same size for another density, so k is

@@ -24,7 +24,7 @@ static tamis_status gather_packets(const tamis_comm *comm, const tam_cuda_mail *
 
 static tamis_status bring_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
     return comm->transport->stream->alltoall(comm->self, &mail->among, mail->values,
-                                             mail->share_bytes, mail->shares, mail->stream);
+                                             mail->shard_bytes, mail->shards, mail->stream);
 }
 
 static tamis_status gather_sums(const tamis_comm *comm, const tam_cuda_mail *mail) {
@@ -36,8 +36,8 @@ static tamis_status enqueue(void *context, tam_cuda_step *step) {
     const tamis_comm *comm = context;
     const tam_cuda_mail *mail = tam_cuda_step_mail(step);
     TAM_TRY(gather_packets(comm, mail));
-    TAM_TRY(tam_cuda_step_unite(step));
-    if (mail->share_bytes == 0)
+    TAM_TRY(tam_cuda_step_union(step));
+    if (mail->shard_bytes == 0)
         return TAMIS_OK;
     TAM_TRY(bring_values(comm, mail));
     TAM_TRY(tam_cuda_step_add(step));
@@ -46,14 +46,14 @@ static tamis_status enqueue(void *context, tam_cuda_step *step) {
 
 static tamis_status sum_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
     return comm->transport->stream->allreduce(comm->self, (const float *)(const void *)mail->values,
-                                              comm->nranks * mail->share_bytes / sizeof(float),
-                                              (float *)(void *)mail->shares, mail->stream);
+                                              comm->nranks * mail->shard_bytes / sizeof(float),
+                                              (float *)(void *)mail->shards, mail->stream);
 }
 
 static tamis_status carry_leg(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg) {
     static tamis_status (*const legs[TAM_CUDA_LEGS])(const tamis_comm *, const tam_cuda_mail *) = {
         [TAM_CUDA_PACKETS] = gather_packets,
-        [TAM_CUDA_SHARES] = bring_values,
+        [TAM_CUDA_SHARDS] = bring_values,
         [TAM_CUDA_SUMS] = gather_sums,
         [TAM_CUDA_VALUES] = sum_values,
     };
@@ -69,7 +69,7 @@ static tamis_status enqueue_in_nodes(void *context, tam_cuda_step *step) {
 }
 
 tam_cuda_enqueue tam_stream_enqueue_of(const tam_bucket *b) {
-    return !tam_stream_picks(b)     ? enqueue_dense
+    return !tam_stream_selects(b)   ? enqueue_dense
            : tam_stream_in_nodes(b) ? enqueue_in_nodes
                                     : enqueue;
 }
@@ -78,7 +78,7 @@ tam_cuda_enqueue tam_stream_enqueue_of(const tam_bucket *b) {
 static tamis_status rehearse(void *context, tam_cuda_step *step) {
     const tam_cuda_mail *mail = tam_cuda_step_mail(step);
     TAM_TRY(gather_packets(context, mail));
-    if (mail->share_bytes == 0)
+    if (mail->shard_bytes == 0)
         return TAMIS_OK;
     TAM_TRY(bring_values(context, mail));
     return gather_sums(context, mail);
@@ -93,7 +93,7 @@ static tamis_status rehearse_in_nodes(void *context, tam_cuda_step *step) {
 }
 
 static tam_cuda_enqueue rehearsal_of(const tam_bucket *b) {
-    return !tam_stream_picks(b)     ? rehearse_dense
+    return !tam_stream_selects(b)   ? rehearse_dense
            : tam_stream_in_nodes(b) ? rehearse_in_nodes
                                     : rehearse;
 }
@@ -125,18 +125,18 @@ static tamis_status rehearse_all(const tamis_reducer *r) {
 /* -- sizes ------------------------------------------------------------------------------------ */
 
 /* Rounded up to a grain of at most a sixteenth: the same on all ranks, whatever k was before. */
-static uint64_t room_of(const tamis_reducer *r) {
+static uint64_t capacity_of(const tamis_reducer *r) {
     uint64_t grain = 1;
     while (32 * grain <= r->k)
         grain *= 2;
-    uint64_t room = (r->k + grain - 1) / grain * grain;
-    return room < r->k_max ? room : r->k_max;
+    uint64_t capacity = (r->k + grain - 1) / grain * grain;
+    return capacity < r->k_max ? capacity : r->k_max;
 }
 
-static tamis_status resize(tamis_reducer *r, uint64_t room) {
+static tamis_status resize(tamis_reducer *r, uint64_t capacity) {
     r->inflight->wire_bytes = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
-        TAM_TRY(tam_stream_resize(&r->buckets[i], room));
+        TAM_TRY(tam_stream_resize(&r->buckets[i], capacity));
         r->inflight->wire_bytes += tam_stream_wire_bytes(&r->buckets[i]);
     }
     return TAMIS_OK;
@@ -144,13 +144,13 @@ static tamis_status resize(tamis_reducer *r, uint64_t room) {
 
 /* Either all ranks capture their collectives, or none does. */
 tamis_status tam_stream_arm(tamis_reducer *r) {
-    uint64_t room = room_of(r);
-    TAM_TRY(resize(r, room));
+    uint64_t capacity = capacity_of(r);
+    TAM_TRY(resize(r, capacity));
     TAM_TRY(rehearse_all(r));
     for (uint32_t i = 0; i < r->nbuckets && tam_setting_number(TAM_SETTING_GRAPHS) != 0; i++)
         TAM_TRY(tam_cuda_step_capture(r->inflight->steps[i], tam_stream_enqueue_of(&r->buckets[i]),
                                       r->comm));
-    r->inflight->room = room; /* not before: what has failed is done again */
+    r->inflight->capacity = capacity; /* not before: what has failed is done again */
     return TAMIS_OK;
 }
 
@@ -181,7 +181,7 @@ static tamis_status change_sizes(tamis_reducer *r, void *caller) {
 
 tamis_status tam_stream_rearm(tamis_reducer *r, void *caller) {
     bool captured;
-    if (room_of(r) == r->inflight->room)
+    if (capacity_of(r) == r->inflight->capacity)
         return TAMIS_OK;
     TAM_TRY(tam_cuda_step_find_capture(tam_stream_leader(r), caller, &captured));
     if (captured)

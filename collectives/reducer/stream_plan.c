@@ -17,7 +17,7 @@
 /* Of a step, or of a piece of it. What a sum of the transport's own sends is not known; this is
  * what a ring would. */
 static uint64_t bytes_of_mail(const tam_cuda_mail *mail) {
-    return (mail->among.count - 1) * (mail->packet_bytes + mail->share_bytes + mail->sum_bytes);
+    return (mail->among.count - 1) * (mail->packet_bytes + mail->shard_bytes + mail->sum_bytes);
 }
 
 static uint64_t bytes_of_pieces(const tam_cuda_step *step) {
@@ -32,11 +32,11 @@ static uint64_t bytes_of_pieces(const tam_cuda_step *step) {
 uint64_t tam_stream_wire_bytes(const tam_bucket *b) {
     const tam_cuda_step *step = b->reducer->inflight->steps[b->view.index];
     uint64_t inside = tam_stream_in_nodes(b) ? tam_cuda_node_bytes(step) : 0;
-    return tam_stream_picks(b) ? bytes_of_mail(tam_cuda_step_mail(step)) + inside
-                               : bytes_of_pieces(step);
+    return tam_stream_selects(b) ? bytes_of_mail(tam_cuda_step_mail(step)) + inside
+                                 : bytes_of_pieces(step);
 }
 
-/* -- room ------------------------------------------------------------------------------------- */
+/* -- capacity --------------------------------------------------------------------------------- */
 
 /* No union exceeds what all ranks send, or the length of the vector. */
 static uint32_t union_max(const tam_bucket *b, uint64_t capacity) {
@@ -49,11 +49,12 @@ static uint64_t bytes_of_indices(tamis_index_codec index, uint64_t span, uint64_
 }
 
 /* For whole_k entries of a bucket, at most. */
-static tam_cuda_room room_of(const tam_bucket *b, tamis_index_codec index, uint64_t whole_k) {
-    const tam_division *whole = &b->slice.division;
-    uint64_t most = tam_share_max(whole, whole_k), n = whole->grid.n;
-    uint64_t capacity = tam_pick_most(&b->view, most), all = most * b->slice.nlocal;
-    return (tam_cuda_room){
+static tam_cuda_capacity capacity_of(const tam_bucket *b, tamis_index_codec index,
+                                     uint64_t whole_k) {
+    const tam_division *whole = &b->node_shard.division;
+    uint64_t most = tam_budget_max(whole, whole_k), n = whole->grid.n;
+    uint64_t capacity = tam_selection_most(&b->view, most), all = most * b->node_shard.nlocal;
+    return (tam_cuda_capacity){
         .packet_capacity = (uint32_t)capacity,
         .union_max = union_max(b, capacity),
         .index_bytes = bytes_of_indices(index, tam_own_max(&b->division), capacity),
@@ -64,17 +65,17 @@ static tam_cuda_room room_of(const tam_bucket *b, tamis_index_codec index, uint6
 
 tamis_status tam_stream_resize(const tam_bucket *b, uint64_t k) {
     const tamis_reducer *r = b->reducer;
-    if (!tam_stream_picks(b) || tam_stream_is_rowed(b))
+    if (!tam_stream_selects(b) || tam_stream_is_rowed(b))
         return TAMIS_OK;
-    const tam_cuda_room room = room_of(b, b->view.index_codec, tam_bucket_most(b, k));
-    return tam_cuda_step_resize(r->inflight->steps[b->view.index], &room);
+    const tam_cuda_capacity capacity = capacity_of(b, b->view.index_codec, tam_bucket_most(b, k));
+    return tam_cuda_step_resize(r->inflight->steps[b->view.index], &capacity);
 }
 
 /* -- plans ------------------------------------------------------------------------------------ */
 
 static tam_cuda_span span_of(const tam_division *division, uint64_t step, uint32_t rank) {
     uint64_t before, upto;
-    tam_share_span(division, step, rank, &before, &upto);
+    tam_budget_span(division, step, rank, &before, &upto);
     return (tam_cuda_span){(uint32_t)before, (uint32_t)upto};
 }
 
@@ -107,8 +108,8 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
         .bucket = b->view.index,
         .begin = (uint32_t)b->view.begin,
         .grid = &b->division.grid,
-        .among = {.first = b->slice.local,
-                  .stride = b->slice.nlocal,
+        .among = {.first = b->node_shard.local,
+                  .stride = b->node_shard.nlocal,
                   .count = r->nranks,
                   .member = r->rank},
         .rank = r->rank,
@@ -190,32 +191,32 @@ static void plan_rows(const tam_bucket *b, tam_strided *parts, tam_cuda_plan *pl
 
 /* Tables of a plan, which the step copies. */
 typedef struct tables {
-    tam_cuda_span *spans; /* [nranks] */
-    tam_strided *parts;   /* [nranks] */
-    tam_strided *slices;  /* [nlocal] */
+    tam_cuda_span *spans;     /* [nranks] */
+    tam_strided *parts;       /* [nranks] */
+    tam_strided *node_shards; /* [nlocal] */
     tam_cuda_node node;
 } tables;
 
 /* The whole bucket has kernels of its own, as where the host drives. */
-static tamis_status describe_node(tam_bucket *b, const tam_cuda_room *room, tables *t) {
+static tamis_status describe_node(tam_bucket *b, const tam_cuda_capacity *capacity, tables *t) {
     tam_bucket_view *v = &b->view;
-    const tam_slice *slice = &b->slice;
-    const tam_division *whole = &slice->division;
+    const tam_node_shard *shard = &b->node_shard;
+    const tam_division *whole = &shard->division;
     TAM_TRY(v->device->open(&whole->grid, 0, v->config->threads, &v->gradient_kernels));
-    for (uint32_t g = 0; g < slice->nlocal; g++)
-        t->slices[g] = tam_strided_of(whole, g);
+    for (uint32_t g = 0; g < shard->nlocal; g++)
+        t->node_shards[g] = tam_strided_of(whole, g);
     t->node = (tam_cuda_node){
         .device = v->gradient_kernels,
         .grid = &whole->grid,
-        .slices = t->slices,
-        .among = {.first = v->comm_rank - slice->local,
+        .node_shards = t->node_shards,
+        .among = {.first = v->comm_rank - shard->local,
                   .stride = 1,
-                  .count = slice->nlocal,
-                  .member = slice->local},
-        .own = span_of(whole, 0, slice->local),
+                  .count = shard->nlocal,
+                  .member = shard->local},
+        .own = span_of(whole, 0, shard->local),
         .run = whole->block,
-        .packet_capacity = room->result_capacity,
-        .result_max = room->result_max,
+        .packet_capacity = capacity->result_capacity,
+        .result_max = capacity->result_max,
     };
     return TAMIS_OK;
 }
@@ -231,21 +232,21 @@ static tamis_status open_step(tam_bucket *b, tables *t) {
         t->parts[i] = tam_strided_of(&b->division, i);
     }
     plan.codecs = codecs_of(b, t->parts);
-    const tam_cuda_room room = room_of(b, plan.codecs.index, b->view.whole_k_max);
+    const tam_cuda_capacity capacity = capacity_of(b, plan.codecs.index, b->view.whole_k_max);
     if (tam_stream_in_nodes(b)) {
-        TAM_TRY(describe_node(b, &room, t));
+        TAM_TRY(describe_node(b, &capacity, t));
         plan.node = &t->node;
     }
-    plan.kind = exact ? TAM_CUT_TOTAL : TAM_CUT_ALL;
+    plan.kind = exact ? TAM_SELECT_TOTAL : TAM_SELECT_ALL;
     plan.weighted = tam_scheme_weighted(b->scheme);
     plan.quota.spans = t->spans;
     plan.quota.capacity = exact ? 0.0 : r->config.capacity;
     plan.quota.ranks = tam_scheme_undivided(b->scheme) ? 1.0 : plan.nranks;
     plan.quota.own = tam_own_max(&b->division);
-    plan.packet_capacity = room.packet_capacity;
-    plan.union_max = room.union_max;
-    plan.nstats = tam_pick_sums(&b->view);
-    plan.with_values = tam_scheme_gives_picks(b->scheme);
+    plan.packet_capacity = capacity.packet_capacity;
+    plan.union_max = capacity.union_max;
+    plan.nstats = tam_selection_sums(&b->view);
+    plan.with_values = tam_scheme_sends_selected(b->scheme);
     plan.dense_output = r->config.output == TAMIS_OUTPUT_DENSE;
     plan.control = &b->control;
     if (tam_stream_is_rowed(b))
@@ -258,14 +259,14 @@ static tamis_status open_sparse(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tables t = {.spans = tam_alloc_array(r->nranks, sizeof t.spans[0]),
                 .parts = tam_alloc_array(r->nranks, sizeof t.parts[0]),
-                .slices = tam_alloc_array(b->slice.nlocal, sizeof t.slices[0])};
+                .node_shards = tam_alloc_array(b->node_shard.nlocal, sizeof t.node_shards[0])};
     tamis_status status =
-        t.spans && t.parts && t.slices
+        t.spans && t.parts && t.node_shards
             ? open_step(b, &t)
             : tam_fail(TAMIS_E_NOMEM, "no memory for steps of %u ranks", r->comm->nranks);
     tam_free(t.spans);
     tam_free(t.parts);
-    tam_free(t.slices);
+    tam_free(t.node_shards);
     return status;
 }
 
@@ -278,7 +279,7 @@ static tamis_status open_dense(tam_bucket *b) {
 }
 
 tamis_status tam_stream_open_step(tam_bucket *b) {
-    return tam_stream_picks(b) ? open_sparse(b) : open_dense(b);
+    return tam_stream_selects(b) ? open_sparse(b) : open_dense(b);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #include <math.h>
 
 /* Steps with a learned count may send several times as many entries as they aim at. */
-enum { TIMES = 4, SPARE = 4096, ROWS_SHARE = 16 };
+enum { TIMES = 4, SPARE = 4096, ROWS_ONE_IN = 16 };
 
 typedef struct undo_list {
     uint64_t count, passes;
@@ -18,14 +18,14 @@ typedef struct undo_list {
 /* Most entries that may leave a bucket's residual in a step that can be taken back. Depends only on
  * what all states of such a reducer have in common, not on codecs or on what exchange auto chose.
  * Even, to keep the lists 8-byte aligned. */
-static size_t room_of(const tam_bucket *b) {
+static size_t capacity_of(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tam_scheme s = tam_scheme_sparse(r->scheme);
     bool rowed = b->layout->nrowed > 0;
-    uint64_t n = b->division.grid.n, aimed = rowed ? n / ROWS_SHARE : b->view.k_max;
+    uint64_t n = b->division.grid.n, aimed = rowed ? n / ROWS_ONE_IN : b->view.k_max;
     if (!r->acc)
         return 0;
-    if (!rowed && s.ownership == TAM_OWN_ALL && !tam_scheme_gives_picks(s))
+    if (!rowed && s.ownership == TAM_OWN_ALL && !tam_scheme_sends_selected(s))
         aimed *= r->nranks;
     if (rowed || !tam_scheme_exact_count(s))
         aimed = TIMES * aimed + SPARE;
@@ -33,7 +33,7 @@ static size_t room_of(const tam_bucket *b) {
 }
 
 static size_t list_bytes(const tam_bucket *b) {
-    return sizeof(undo_list) + room_of(b) * sizeof(float) * (3 + tam_update_masks(b->reducer));
+    return sizeof(undo_list) + capacity_of(b) * sizeof(float) * (3 + tam_update_masks(b->reducer));
 }
 
 /* Header and snapshot. */
@@ -48,10 +48,10 @@ size_t tam_undo_bytes(const tamis_reducer *r) {
     return bytes;
 }
 
-size_t tam_undo_room(const tamis_reducer *r) {
+size_t tam_undo_capacity(const tamis_reducer *r) {
     size_t most = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++)
-        most = r->buckets[i].undo_room > most ? r->buckets[i].undo_room : most;
+        most = r->buckets[i].undo_capacity > most ? r->buckets[i].undo_capacity : most;
     return most;
 }
 
@@ -73,14 +73,14 @@ static uint32_t *indices_of(const undo_list *list) {
 
 /* 0: values, 1: kept, 2: masked */
 static float *values_of(const tam_bucket *b, const undo_list *list, int which) {
-    return (float *)(void *)indices_of(list) + (size_t)(which + 1) * b->undo_room;
+    return (float *)(void *)indices_of(list) + (size_t)(which + 1) * b->undo_capacity;
 }
 
 tamis_status tam_undo_open(tamis_reducer *r) {
     size_t bytes = tam_undo_bytes(r), at = lists_at(r);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         r->buckets[i].undo_at = at;
-        r->buckets[i].undo_room = room_of(&r->buckets[i]);
+        r->buckets[i].undo_capacity = capacity_of(&r->buckets[i]);
         at += list_bytes(&r->buckets[i]);
     }
     r->undo = tam_alloc(bytes);
@@ -102,23 +102,23 @@ void tam_undo_pass(tam_bucket *b, float decay) {
     list->keep *= b->reducer->update.beta1;
 }
 
-static tamis_status record_list(tam_bucket *b, const tam_entries *given) {
+static tamis_status record_list(tam_bucket *b, const tam_entries *sent) {
     const tamis_reducer *r = b->reducer;
     undo_list *list = list_of(b);
-    size_t bytes = given->count * sizeof(float);
-    list->count = given->count;
-    if (given->count == 0)
+    size_t bytes = sent->count * sizeof(float);
+    list->count = sent->count;
+    if (sent->count == 0)
         return TAMIS_OK;
-    memcpy(indices_of(list), given->indices, bytes);
-    TAM_TRY(r->device->gather(b->view.kernels, b->view.acc, given->indices, given->count,
+    memcpy(indices_of(list), sent->indices, bytes);
+    TAM_TRY(r->device->gather(b->view.kernels, b->view.acc, sent->indices, sent->count,
                               values_of(b, list, 0)));
-    if (given->values)
-        memcpy(values_of(b, list, 1), given->values, bytes);
+    if (sent->values)
+        memcpy(values_of(b, list, 1), sent->values, bytes);
     else
         memset(values_of(b, list, 1), 0, bytes);
     if (!tam_update_masks(r))
         return TAMIS_OK;
-    return r->device->gather(b->view.kernels, b->view.masked, given->indices, given->count,
+    return r->device->gather(b->view.kernels, b->view.masked, sent->indices, sent->count,
                              values_of(b, list, 2));
 }
 
@@ -127,20 +127,20 @@ tamis_status tam_undo_record(tamis_reducer *r) {
     tam_snapshot_pack(r, false, tam_undo_snapshot(r));
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        tam_entries given = r->acc && !r->now.skipped ? b->view.out.given : (tam_entries){0};
+        tam_entries sent = r->acc && !r->now.skipped ? b->view.out.sent : (tam_entries){0};
         undo_list *list = list_of(b);
         *list = (undo_list){.decay = 1.0, .keep = 1.0};
-        if (given.count > b->undo_room)
+        if (sent.count > b->undo_capacity)
             tam_undo_lose(r, TAM_WAY_LONG);
         else
-            TAM_TRY(record_list(b, &given));
+            TAM_TRY(record_list(b, &sent));
     }
     return TAMIS_OK;
 }
 
 void tam_undo_drop(tam_bucket *b) {
     undo_list *list = list_of(b);
-    const float *errors = b->view.out.given.values;
+    const float *errors = b->view.out.sent.values;
     if (errors && list->count > 0)
         memcpy(values_of(b, list, 1), errors, (size_t)list->count * sizeof errors[0]);
 }
@@ -182,7 +182,7 @@ tamis_status tam_undo_skip(tamis_reducer *r) {
 /* -- states ----------------------------------------------------------------------------------- */
 
 static bool list_valid(const tam_bucket *b, const undo_list *list) {
-    bool valid = list->count <= b->undo_room && list->decay >= 0.0 && list->decay <= 1.0;
+    bool valid = list->count <= b->undo_capacity && list->decay >= 0.0 && list->decay <= 1.0;
     for (uint64_t i = 0; valid && i < list->count; i++)
         valid = indices_of(list)[i] < b->division.grid.n;
     return valid;
@@ -205,10 +205,10 @@ tam_way tam_undo_way(const tamis_reducer *r) {
     return (tam_way)r->undo->way;
 }
 
-/* Add what was given back to a vector, which passes since may have added to.
+/* Add what was sent back to a vector, which passes since may have added to.
  * @param  lost  [in,out]  counts entries whose sum would not be finite; those stay unchanged */
-static tamis_status give_back(tam_bucket *b, float *vector, const float *values, const float *kept,
-                              double factor, float *scratch, uint64_t *lost) {
+static tamis_status add_back(tam_bucket *b, float *vector, const float *values, const float *kept,
+                             double factor, float *scratch, uint64_t *lost) {
     const tam_device *device = b->reducer->device;
     const undo_list *list = list_of(b);
     const uint32_t *indices = indices_of(list);
@@ -217,8 +217,8 @@ static tamis_status give_back(tam_bucket *b, float *vector, const float *values,
         return device->put(b->view.kernels, vector, indices, count, values);
     TAM_TRY(device->gather(b->view.kernels, vector, indices, count, scratch));
     for (size_t i = 0; i < count; i++) {
-        float given = kept ? values[i] - kept[i] : values[i];
-        float sum = scratch[i] + (float)factor * given;
+        float sent = kept ? values[i] - kept[i] : values[i];
+        float sum = scratch[i] + (float)factor * sent;
         *lost += !isfinite(sum);
         scratch[i] = isfinite(sum) ? sum : scratch[i];
     }
@@ -227,17 +227,17 @@ static tamis_status give_back(tam_bucket *b, float *vector, const float *values,
 
 /* Lost entries count as nonfinite, as if a gradient had made the residual infinite: the next step
  * reports them on all ranks. */
-static tamis_status give_back_all(tam_bucket *b, float *scratch) {
+static tamis_status add_back_all(tam_bucket *b, float *scratch) {
     const tamis_reducer *r = b->reducer;
     const undo_list *list = list_of(b);
     uint64_t lost = 0;
     if (list->count == 0)
         return TAMIS_OK;
-    TAM_TRY(give_back(b, b->view.acc, values_of(b, list, 0), values_of(b, list, 1), list->decay,
-                      scratch, &lost));
+    TAM_TRY(add_back(b, b->view.acc, values_of(b, list, 0), values_of(b, list, 1), list->decay,
+                     scratch, &lost));
     if (tam_update_masks(r))
         TAM_TRY(
-            give_back(b, b->view.masked, values_of(b, list, 2), NULL, list->keep, scratch, &lost));
+            add_back(b, b->view.masked, values_of(b, list, 2), NULL, list->keep, scratch, &lost));
     b->view.early_nonfinite += lost;
     b->view.pending = true;
     if (lost > 0)
@@ -250,7 +250,7 @@ static tamis_status give_back_all(tam_bucket *b, float *scratch) {
 
 tamis_status tam_undo_go_back(tamis_reducer *r, float *scratch) {
     for (uint32_t i = 0; i < r->nbuckets; i++)
-        TAM_TRY(give_back_all(&r->buckets[i], scratch));
+        TAM_TRY(add_back_all(&r->buckets[i], scratch));
     tam_undo_lose(r, TAM_WAY_TAKEN);
     return tam_snapshot_return(r, tam_undo_snapshot(r));
 }

@@ -63,8 +63,9 @@ bool tam_undo_valid(const tamis_reducer *r, const void *record);
 /** Whether the reducer can go to the step before its own. */
 tam_way tam_undo_way(const tamis_reducer *r);
 /** Most entries of a list. */
-size_t tam_undo_room(const tamis_reducer *r);
-/** Take the last step back. @param scratch  float[tam_undo_room]. DEVICE: the reducer is lost */
+size_t tam_undo_capacity(const tamis_reducer *r);
+/** Take the last step back. @param scratch  float[tam_undo_capacity]. DEVICE: the reducer is
+ * lost */
 tamis_status tam_undo_go_back(tamis_reducer *r, float *scratch);
 
 #endif

@@ -89,10 +89,10 @@ static tamis_status prepare(tamis_reducer *r, const uint64_t *step, float **scra
     if (!step)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_align: step is NULL");
     TAM_TRY(tam_state_settle_to_load(r, "tamis_reducer_align"));
-    *scratch = tam_alloc_array(tam_undo_room(r), sizeof **scratch);
+    *scratch = tam_alloc_array(tam_undo_capacity(r), sizeof **scratch);
     if (!*scratch)
         return tam_fail(TAMIS_E_NOMEM, "tamis_reducer_align: no memory for %zu entries",
-                        tam_undo_room(r));
+                        tam_undo_capacity(r));
     return TAMIS_OK;
 }
 

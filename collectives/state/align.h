@@ -23,8 +23,8 @@ tamis_status tam_align_judge(const unsigned char *records, uint32_t nranks);
 /** The step on which the ranks agree, by the records of the communicator. */
 uint64_t tam_align_least(const tamis_comm *comm);
 
-/** Go there, at most one step back. @param scratch  float[tam_undo_room]. DEVICE: the reducer is
- * lost */
+/** Go there, at most one step back. @param scratch  float[tam_undo_capacity]. DEVICE: the reducer
+ * is lost */
 tamis_status tam_align_go_back(tamis_reducer *r, uint64_t least, float *scratch);
 
 #endif

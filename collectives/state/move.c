@@ -115,7 +115,7 @@ static tamis_status pack(tamis_reducer *r, uint64_t deadline_ns, luggage *l) {
     uint64_t hash;
     TAM_TRY(tam_state_settle(r, call));
     TAM_TRY(await_exchanges(r, deadline_ns));
-    l->scratch = tam_alloc_array(tam_undo_room(r), sizeof l->scratch[0]);
+    l->scratch = tam_alloc_array(tam_undo_capacity(r), sizeof l->scratch[0]);
     l->vector = tam_alloc(sizes.residual);
     l->control = tam_alloc(sizes.control);
     if (!l->scratch || !l->vector || !l->control)
@@ -217,7 +217,7 @@ tamis_status tamis_reducer_move(tamis_reducer *r, tamis_comm *smaller, tamis_mov
         return status;
     log_ranks(smaller, &found);
     if (report)
-        status = tam_struct_give("tamis_moved", &found, sizeof found, report);
+        status = tam_struct_return("tamis_moved", &found, sizeof found, report);
     if (status == TAMIS_OK)
         *moved = made;
     else

@@ -14,7 +14,7 @@ static void *now_in(const void *control) {
 tam_state_sizes tam_state_sizes_of(const tamis_reducer *r) {
     tam_state_sizes sizes = {0};
     sizes.ngroups = tam_snapshot_ngroups(r);
-    sizes.residual = r->acc ? (size_t)r->held * sizeof(float) : 0;
+    sizes.residual = r->acc ? (size_t)r->residual_length * sizeof(float) : 0;
     sizes.moments = sizes.residual * ((r->first != NULL) + (r->second != NULL));
     sizes.snapshot = tam_snapshot_bytes(r, sizes.ngroups, r->comm->nranks);
     sizes.undo = tam_undo_bytes(r);
@@ -254,8 +254,8 @@ static void find_pending(tamis_reducer *r, const float *residual) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         bool pending = b->begun || b->view.early_nonfinite > 0;
-        for (uint64_t e = 0; e < b->slice.layout->length && !pending; e++)
-            pending = residual[b->held_at + e] != 0.0f;
+        for (uint64_t e = 0; e < b->node_shard.layout->length && !pending; e++)
+            pending = residual[b->residual_begin + e] != 0.0f;
         b->view.pending = pending;
     }
 }

@@ -62,7 +62,7 @@ tamis_status tamis_reducer_save_residual(tamis_reducer *r, float *out) {
 /* -- restore ---------------------------------------------------------------------------------- */
 
 static tamis_status check_finite(const tamis_reducer *r, const float *residual) {
-    for (uint64_t i = 0; i < r->held; i++) {
+    for (uint64_t i = 0; i < r->residual_length; i++) {
         if (!isfinite(residual[i]))
             return tam_fail(TAMIS_E_ARGUMENT,
                             "tamis_reducer_load_memory: element %llu of the residual is not finite",

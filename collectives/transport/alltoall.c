@@ -19,10 +19,10 @@ typedef struct tables {
 } tables;
 
 /* Read entries `at` to at + count - 1 of the tables of all ranks. */
-static void read_tables(const size_t *came, size_t at, size_t count, uint32_t rank, uint32_t nranks,
-                        const size_t *recv_at, tables *t) {
+static void read_tables(const size_t *received, size_t at, size_t count, uint32_t rank,
+                        uint32_t nranks, const size_t *recv_at, tables *t) {
     for (uint32_t a = 0; a < nranks; a++) {
-        const size_t *theirs = came + a * count;
+        const size_t *theirs = received + a * count;
         if (rank >= at && rank - at < count)
             t->begins[a] = theirs[rank - at];
         if (rank + 1 >= at && rank + 1 - at < count &&
@@ -34,22 +34,22 @@ static void read_tables(const size_t *came, size_t at, size_t count, uint32_t ra
 }
 
 /* Copy the part of a run that lies in bytes `at` to at + length - 1 of its sender. */
-static void copy_part(const char *came, size_t at, size_t length, size_t begin, size_t bytes,
+static void copy_part(const char *received, size_t at, size_t length, size_t begin, size_t bytes,
                       char *out) {
     size_t from = begin > at ? begin : at, end = least(begin + bytes, at + length);
     if (from < end)
-        memcpy(out + (from - begin), came + (from - at), end - from);
+        memcpy(out + (from - begin), received + (from - at), end - from);
 }
 
 static tamis_status gather_tables(tam_gather_chunk gather, void *self, uint32_t rank,
-                                  uint32_t nranks, size_t room, const size_t *send_at,
+                                  uint32_t nranks, size_t capacity, const size_t *send_at,
                                   const size_t *recv_at, tables *t, tam_call *call) {
-    size_t entries = (size_t)nranks + 1, most = room / sizeof send_at[0];
+    size_t entries = (size_t)nranks + 1, most = capacity / sizeof send_at[0];
     for (size_t at = 0; at < entries; at += most) {
         size_t count = least(entries - at, most);
-        const void *came;
-        TAM_TRY(gather(self, send_at + at, count * sizeof send_at[0], &came, call));
-        read_tables(came, at, count, rank, nranks, recv_at, t);
+        const void *received;
+        TAM_TRY(gather(self, send_at + at, count * sizeof send_at[0], &received, call));
+        read_tables(received, at, count, rank, nranks, recv_at, t);
     }
     if (t->odd < nranks)
         return tam_fail(TAMIS_E_PROTOCOL, "rank %u: rank %u sends more or less than it announced",
@@ -74,14 +74,14 @@ tamis_status tam_alltoall_by_gather(tam_gather_chunk gather, void *self, uint32_
                                     const void *send, const size_t *send_at, void *recv,
                                     const size_t *recv_at, tam_call *call) {
     tables t = {.begins = scratch->begins, .odd = nranks};
-    size_t room = scratch->room;
-    TAM_TRY(gather_tables(gather, self, rank, nranks, room, send_at, recv_at, &t, call));
-    for (size_t at = 0; at < t.longest; at += room) {
-        size_t length = least(t.longest - at, room);
-        const void *came, *own = fill_chunk(send, send_at[nranks], at, length, scratch->chunk);
-        TAM_TRY(gather(self, own, length, &came, call));
+    size_t capacity = scratch->capacity;
+    TAM_TRY(gather_tables(gather, self, rank, nranks, capacity, send_at, recv_at, &t, call));
+    for (size_t at = 0; at < t.longest; at += capacity) {
+        size_t length = least(t.longest - at, capacity);
+        const void *received, *own = fill_chunk(send, send_at[nranks], at, length, scratch->chunk);
+        TAM_TRY(gather(self, own, length, &received, call));
         for (uint32_t a = 0; a < nranks; a++)
-            copy_part((const char *)came + a * length, at, length, t.begins[a],
+            copy_part((const char *)received + a * length, at, length, t.begins[a],
                       recv_at[a + 1] - recv_at[a], (char *)recv + recv_at[a]);
     }
     return TAMIS_OK;
@@ -89,10 +89,10 @@ tamis_status tam_alltoall_by_gather(tam_gather_chunk gather, void *self, uint32_
 
 /* -- scratch ---------------------------------------------------------------------------------- */
 
-bool tam_alltoall_scratch_open(uint32_t nranks, size_t room, tam_alltoall_scratch *out) {
-    *out = (tam_alltoall_scratch){.room = room};
+bool tam_alltoall_scratch_open(uint32_t nranks, size_t capacity, tam_alltoall_scratch *out) {
+    *out = (tam_alltoall_scratch){.capacity = capacity};
     out->begins = tam_alloc_array(nranks, sizeof out->begins[0]);
-    out->chunk = tam_alloc(room);
+    out->chunk = tam_alloc(capacity);
     return out->begins && out->chunk;
 }
 

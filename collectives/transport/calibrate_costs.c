@@ -116,7 +116,7 @@ static double median(const samples *s) {
 }
 
 /* Exchange times; all ranks learn the largest. */
-static tamis_status share_times(tam_cost_calibration *m, tam_link *link) {
+static tamis_status exchange_times(tam_cost_calibration *m, tam_link *link) {
     double took_s = 0.0;
     m->own = (shown){m->took_s, 1e-9 * (double)(tam_clock_ns() - m->begin_ns), 0};
     m->own.check = check_of(&m->own, ++m->nshown);
@@ -162,7 +162,7 @@ static tamis_status measure(tam_cost_calibration *m, size_t p, tam_link *link) {
     memset(m->grad, 0, now->kind == GATHER ? now->size : now->size * sizeof(float));
     uint64_t begin_ns = tam_clock_ns();
     TAM_TRY(run_once(m, now, link));
-    TAM_TRY(share_times(m, link));
+    TAM_TRY(exchange_times(m, link));
     m->took_s = 1e-9 * (double)(tam_clock_ns() - begin_ns);
     m->last = p;
     return TAMIS_OK;
@@ -265,11 +265,11 @@ static tamis_status run(tam_job *job, tam_link *link) {
     m->last = POINTS;
     memset(m->grad, 0, LARGEST * sizeof m->grad[0]); /* pages are there, sums stay finite */
     memset(m->acc, 0, LARGEST * sizeof m->acc[0]);
-    TAM_TRY(share_times(m, link));
+    TAM_TRY(exchange_times(m, link));
     for (uint32_t round = 0; round < ROUNDS && (round == 0 || m->spent_s < BUDGET_S); round++)
         for (uint32_t turn = TURNS; turn > 0; turn--)
             TAM_TRY(run_turn(m, turn, link));
-    TAM_TRY(share_times(m, link)); /* the time of the last repetition */
+    TAM_TRY(exchange_times(m, link)); /* the time of the last repetition */
     conclude(m);
     return TAMIS_OK;
 }

@@ -54,13 +54,13 @@ static tamis_status gather_chunk(void *arg, const void *send, size_t bytes, cons
 static tamis_status allgather_callback(void *arg, const void *send, size_t bytes, void *recv,
                                        tam_call *call) {
     const callback *self = arg;
-    const void *came;
+    const void *received;
     size_t at = 0;
     do {
         size_t most = CHUNK * sizeof(float), length = bytes - at < most ? bytes - at : most;
-        TAM_TRY(gather_chunk(arg, (const char *)send + at, length, &came, call));
+        TAM_TRY(gather_chunk(arg, (const char *)send + at, length, &received, call));
         for (uint32_t r = 0; r < self->user.nranks; r++)
-            memcpy((char *)recv + r * bytes + at, (const char *)came + r * length, length);
+            memcpy((char *)recv + r * bytes + at, (const char *)received + r * length, length);
         at += length;
     } while (at < bytes);
     return TAMIS_OK;

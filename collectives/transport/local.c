@@ -135,9 +135,9 @@ tamis_status tam_local_allgather(void *arg, const void *send, size_t bytes, void
     return barrier(self, false, call);
 }
 
-/* Sum this rank's slice over all ranks. Only this rank writes its part of it, and no other rank
+/* Sum this rank's shard over all ranks. Only this rank writes its part of it, and no other rank
  * reads that meanwhile. */
-static void sum_slice(const tam_local *self, float *values, size_t begin, size_t end) {
+static void sum_shard(const tam_local *self, float *values, size_t begin, size_t end) {
     const tam_posting *all = self->hub->posted;
     uint32_t nranks = self->hub->nranks, own = tam_tree_own(nranks);
     tam_tree_block block;
@@ -151,20 +151,20 @@ static void sum_slice(const tam_local *self, float *values, size_t begin, size_t
     }
 }
 
-/* Take the summed slices of the other ranks. */
-static tamis_status take_slices(tam_local *self, float *values, size_t count, tam_call *call) {
+/* Take the summed shards of the other ranks. */
+static tamis_status take_shards(tam_local *self, float *values, size_t count, tam_call *call) {
     const tam_hub *h = self->hub;
-    size_t own = tam_slice_begin(count, self->rank + 1, h->nranks) -
-                 tam_slice_begin(count, self->rank, h->nranks);
+    size_t own = tam_shard_begin(count, self->rank + 1, h->nranks) -
+                 tam_shard_begin(count, self->rank, h->nranks);
     TAM_TRY(barrier(self, true, call));
     for (uint32_t r = 0; r < h->nranks; r++) {
-        size_t from = tam_slice_begin(count, r, h->nranks);
-        size_t to = tam_slice_begin(count, r + 1, h->nranks);
+        size_t from = tam_shard_begin(count, r, h->nranks);
+        size_t to = tam_shard_begin(count, r + 1, h->nranks);
         if (r != self->rank && from < to)
             memcpy(values + from, (const float *)h->posted[r].memory + from,
                    (to - from) * sizeof values[0]);
     }
-    /* What a network would carry: others' slices out, this rank's sums to all others. */
+    /* What a network would carry: others' shards out, this rank's sums to all others. */
     call->wire_bytes += sizeof values[0] * (uint64_t)(count - own + own * (h->nranks - 1));
     return barrier(self, false, call);
 }
@@ -174,9 +174,9 @@ tamis_status tam_local_allreduce_sum(void *arg, float *values, size_t count, tam
     uint32_t nranks = self->hub->nranks;
     tam_posting mine = {.call = "a sum", .memory = values, .bytes = count * sizeof values[0]};
     TAM_TRY(post(self, mine, call));
-    sum_slice(self, values, tam_slice_begin(count, self->rank, nranks),
-              tam_slice_begin(count, self->rank + 1, nranks));
-    return take_slices(self, values, count, call);
+    sum_shard(self, values, tam_shard_begin(count, self->rank, nranks),
+              tam_shard_begin(count, self->rank + 1, nranks));
+    return take_shards(self, values, count, call);
 }
 
 tamis_status tam_local_alltoall(void *arg, const void *send, const size_t *send_at, void *recv,

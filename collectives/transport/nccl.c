@@ -99,7 +99,7 @@ static tamis_status exchange_on(tam_nccl *self, const tam_members *among, const 
     cudaError_t copied =
         cudaMemcpyAsync(recv + own, send + own, bytes, cudaMemcpyDeviceToDevice, stream);
     if (copied != cudaSuccess)
-        return tam_nccl_cuda_failed(self, copied, "copying this rank's share");
+        return tam_nccl_cuda_failed(self, copied, "copying this rank's shard");
     return post_on(self, among, (outgoing){send, bytes}, bytes, recv, stream, call);
 }
 
@@ -164,7 +164,7 @@ const tam_stream_transport tam_nccl_stream = {
 
 /* -- from and to host memory ------------------------------------------------------------------ */
 
-/* All-gather `bytes` of every rank, at most `room`, within pinned memory. */
+/* All-gather `bytes` of every rank, at most `capacity`, within pinned memory. */
 static tamis_status send_piece(tam_nccl *self, size_t bytes, const tam_call *call) {
     char *own = self->memory + self->rank * bytes;
     cudaError_t code =
@@ -172,7 +172,7 @@ static tamis_status send_piece(tam_nccl *self, size_t bytes, const tam_call *cal
     if (code != cudaSuccess)
         return tam_nccl_cuda_failed(self, code, "copying to the device");
     TAM_TRY(gather_on(self, own, bytes, self->memory, self->stream, call));
-    code = cudaMemcpyAsync(self->pinned + self->room, self->memory, self->nranks * bytes,
+    code = cudaMemcpyAsync(self->pinned + self->capacity, self->memory, self->nranks * bytes,
                            cudaMemcpyDeviceToHost, self->stream);
     if (code != cudaSuccess)
         return tam_nccl_cuda_failed(self, code, "copying from the device");
@@ -196,9 +196,9 @@ tamis_status tam_nccl_gather_piece(void *arg, const void *send, size_t bytes, co
         tam_nccl_abort(self);
     call->wire_bytes += (uint64_t)(bytes + TAM_SEAL) * (self->nranks - 1);
     TAM_TRY(status);
-    char *came = self->pinned + self->room;
-    *out = came;
-    return tam_unseal(self->rank, self->nranks, bytes, "ncclAllGather", came);
+    char *received = self->pinned + self->capacity;
+    *out = received;
+    return tam_unseal(self->rank, self->nranks, bytes, "ncclAllGather", received);
 }
 
 tamis_status tam_nccl_allgather(void *arg, const void *send, size_t bytes, void *recv,
@@ -206,10 +206,10 @@ tamis_status tam_nccl_allgather(void *arg, const void *send, size_t bytes, void 
     tam_nccl *self = arg;
     for (size_t at = 0; at < bytes; at += self->piece) {
         size_t length = bytes - at < self->piece ? bytes - at : self->piece;
-        const void *came;
-        TAM_TRY(tam_nccl_gather_piece(self, (const char *)send + at, length, &came, call));
+        const void *received;
+        TAM_TRY(tam_nccl_gather_piece(self, (const char *)send + at, length, &received, call));
         for (uint32_t r = 0; r < self->nranks; r++)
-            memcpy((char *)recv + r * bytes + at, (const char *)came + r * length, length);
+            memcpy((char *)recv + r * bytes + at, (const char *)received + r * length, length);
     }
     return TAMIS_OK;
 }
@@ -232,12 +232,13 @@ tamis_status tam_nccl_alltoall(void *arg, const void *send, const size_t *send_a
 /* NCCL connects ranks at their first use, which must not happen in a stream capture: run every kind
  * of collective once, short and long. */
 tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call) {
-    const void *came;
+    const void *received;
     const tam_members all = {0, 1, self->nranks, self->rank};
     size_t half = self->piece / 2;
     char *to = self->memory + self->nranks * half;
-    TAM_TRY(tam_nccl_gather_piece(self, self->pinned + self->room, 1, &came, call));
-    TAM_TRY(tam_nccl_gather_piece(self, self->pinned + self->room, self->piece, &came, call));
+    TAM_TRY(tam_nccl_gather_piece(self, self->pinned + self->capacity, 1, &received, call));
+    TAM_TRY(
+        tam_nccl_gather_piece(self, self->pinned + self->capacity, self->piece, &received, call));
     TAM_TRY(exchange_on(self, &all, self->memory, half, to, self->stream, call));
     return tam_nccl_await_stream(self, "the first exchange", call);
 }

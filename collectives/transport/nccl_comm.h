@@ -45,10 +45,10 @@ struct tam_nccl {
     uint32_t rank, nranks;
     int device, version; /* of NCCL */
     uint64_t timeout_ns;
-    cudaStream_t stream; /* for exchanges from host memory */
-    size_t piece, room;  /* bytes that a rank gives at a time; the same with its hash */
-    char *pinned;        /* [(1 + nranks) * room] sent | received */
-    char *memory;        /* [nranks * room] on the device */
+    cudaStream_t stream;    /* for exchanges from host memory */
+    size_t piece, capacity; /* bytes that a rank gives at a time; the same with its hash */
+    char *pinned;           /* [(1 + nranks) * capacity] sent | received */
+    char *memory;           /* [nranks * capacity] on the device */
     tam_alltoall_scratch runs;
     tam_usual_link usual; /* between its ranks, the same on all of them (nccl_link.c) */
 

@@ -169,7 +169,7 @@ void tam_nccl_close(void *arg, int clean) {
         tam_log(TAM_WARN,
                 "rank %u: the NCCL communicator does not end; it is not freed, nor are %zu bytes "
                 "of device memory",
-                self->rank, self->nranks * self->room);
+                self->rank, self->nranks * self->capacity);
     if (entered)
         tam_nccl_leave(&before);
 }

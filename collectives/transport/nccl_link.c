@@ -68,16 +68,16 @@ static finding find_slowest(const tam_nccl *self, const location *at) {
 }
 
 tamis_status tam_nccl_find_link(tam_nccl *self, tam_call *call) {
-    const void *came;
+    const void *received;
     location own = {.host = tam_host_id()};
     cudaError_t code = cudaDeviceGetPCIBusId(own.device, sizeof own.device, self->device);
     if (code != cudaSuccess)
         return tam_nccl_cuda_failed(self, code, "cudaDeviceGetPCIBusId");
-    TAM_TRY(tam_nccl_gather_piece(self, &own, sizeof own, &came, call));
-    finding mine = find_slowest(self, came), all = mine;
-    TAM_TRY(tam_nccl_gather_piece(self, &mine, sizeof mine, &came, call));
+    TAM_TRY(tam_nccl_gather_piece(self, &own, sizeof own, &received, call));
+    finding mine = find_slowest(self, received), all = mine;
+    TAM_TRY(tam_nccl_gather_piece(self, &mine, sizeof mine, &received, call));
     for (uint32_t r = 0; r < self->nranks; r++) {
-        const finding *theirs = (const finding *)came + r;
+        const finding *theirs = (const finding *)received + r;
         all.link = theirs->link > all.link ? theirs->link : all.link;
         all.gbit = theirs->gbit < all.gbit ? theirs->gbit : all.gbit;
     }

@@ -14,15 +14,15 @@ enum {
 };
 
 static size_t choose_piece(uint32_t nranks) {
-    size_t share = PIECES_BYTES / nranks / PIECE_MIN * PIECE_MIN;
-    return share > PIECE_MAX ? PIECE_MAX : share < PIECE_MIN ? PIECE_MIN : share;
+    size_t each = PIECES_BYTES / nranks / PIECE_MIN * PIECE_MIN;
+    return each > PIECE_MAX ? PIECE_MAX : each < PIECE_MIN ? PIECE_MIN : each;
 }
 
 static tamis_status take_device_memory(tam_nccl *self, size_t bytes) {
     cudaError_t code = cudaMalloc((void **)&self->memory, bytes);
     if (code != cudaSuccess)
         return tam_nccl_cuda_refused(self, code, "cudaMalloc");
-    code = cudaMallocHost((void **)&self->pinned, bytes + self->room);
+    code = cudaMallocHost((void **)&self->pinned, bytes + self->capacity);
     if (code != cudaSuccess)
         return tam_nccl_cuda_refused(self, code, "cudaMallocHost");
     code = cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking);
@@ -35,8 +35,8 @@ static tamis_status take_device_memory(tam_nccl *self, size_t bytes) {
 static tamis_status take_buffers(tam_nccl *self) {
     tam_nccl_mode before;
     self->piece = choose_piece(self->nranks);
-    self->room = self->piece + TAM_SEAL;
-    size_t bytes = self->nranks * self->room;
+    self->capacity = self->piece + TAM_SEAL;
+    size_t bytes = self->nranks * self->capacity;
     if (!tam_alltoall_scratch_open(self->nranks, self->piece, &self->runs))
         return tam_fail(TAMIS_E_NOMEM, "rank %u: no memory for %zu bytes", self->rank, self->piece);
     cudaError_t code = cudaGetDevice(&self->device);

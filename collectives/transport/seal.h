@@ -4,7 +4,7 @@
  * values that were damaged on their way would make sums that are wrong, but the same on all ranks.
  *
  *     sent       | bytes | hash |
- *     came       | bytes | hash | bytes | hash | bytes | hash |
+ *     received   | bytes | hash | bytes | hash | bytes | hash |
  *     unsealed   | bytes | bytes | bytes |
  */
 #ifndef TAM_TRANSPORT_SEAL_H
@@ -21,7 +21,8 @@ void tam_seal(const void *memory, size_t bytes, void *out);
  * which names the rank that it came from, if some was damaged.
  * @param rank  this one
  * @param what  brought it, "the all-gather callback"
- * @param came  [nranks * (bytes + TAM_SEAL)] */
-tamis_status tam_unseal(uint32_t rank, uint32_t nranks, size_t bytes, const char *what, void *came);
+ * @param received  [nranks * (bytes + TAM_SEAL)] */
+tamis_status tam_unseal(uint32_t rank, uint32_t nranks, size_t bytes, const char *what,
+                        void *received);
 
 #endif

@@ -33,7 +33,7 @@ typedef struct end {
         uint32_t to;
         double at;
     } * lasts; /* [nlasts] when the last message to each peer arrives: none overtakes another */
-    uint32_t nlasts, lasts_room;
+    uint32_t nlasts, lasts_capacity;
     struct {
         bool posted;
         uint64_t order;
@@ -51,7 +51,7 @@ struct tam_sim {
     end *ends;
     double *cable_free; /* [nodes] */
     parcel **heap;
-    size_t count, room;
+    size_t count, capacity;
     uint64_t order, random;
     tam_sim_counts counts;
 };
@@ -72,16 +72,16 @@ static bool earlier(const parcel *a, const parcel *b) {
 }
 
 static bool push_parcel(tam_sim *s, parcel *p) {
-    if (s->count == s->room) {
-        size_t room = 2 * s->room + 64;
-        parcel **heap = tam_alloc_array(room, sizeof(parcel *));
+    if (s->count == s->capacity) {
+        size_t capacity = 2 * s->capacity + 64;
+        parcel **heap = tam_alloc_array(capacity, sizeof(parcel *));
         if (!heap)
             return false;
         if (s->count > 0)
             memcpy(heap, s->heap, s->count * sizeof(parcel *));
         tam_free(s->heap);
         s->heap = heap;
-        s->room = room;
+        s->capacity = capacity;
     }
     size_t i = s->count++;
     for (; i > 0 && earlier(p, s->heap[(i - 1) / 2]); i = (i - 1) / 2)
@@ -155,16 +155,16 @@ static bool keep_order(end *from, parcel *p) {
     uint32_t i = 0;
     while (i < from->nlasts && from->lasts[i].to != p->to)
         i++;
-    if (i == from->lasts_room) {
-        uint32_t room = 2 * i + 8;
-        struct last *lasts = tam_alloc_array(room, sizeof *lasts);
+    if (i == from->lasts_capacity) {
+        uint32_t capacity = 2 * i + 8;
+        struct last *lasts = tam_alloc_array(capacity, sizeof *lasts);
         if (!lasts)
             return false;
         if (i > 0)
             memcpy(lasts, from->lasts, i * sizeof *lasts);
         tam_free(from->lasts);
         from->lasts = lasts;
-        from->lasts_room = room;
+        from->lasts_capacity = capacity;
     }
     if (i < from->nlasts)
         p->at = latest(p->at, from->lasts[i].at);

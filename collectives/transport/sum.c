@@ -7,10 +7,10 @@
 /* In a gather of their own, whose length is the same whatever the ranks sum. */
 static tamis_status gather_tags(tam_gather_chunk gather, void *self, uint32_t nranks,
                                 tam_call *call) {
-    const void *came;
-    TAM_TRY(gather(self, call->tag, sizeof *call->tag, &came, call));
+    const void *received;
+    TAM_TRY(gather(self, call->tag, sizeof *call->tag, &received, call));
     for (uint32_t r = 0; r < nranks; r++)
-        TAM_TRY(tam_tag_check(call, r, (const tam_tag *)came + r));
+        TAM_TRY(tam_tag_check(call, r, (const tam_tag *)received + r));
     return TAMIS_OK;
 }
 

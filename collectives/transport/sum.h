@@ -2,7 +2,7 @@
  *
  * What the sums of several transports share, and for transports that only gather: an all-to-all,
  * and a sum that gathers chunk by chunk and adds on every rank (lib/base/tree.h). That sum costs
- * nranks / 2 times the bytes of one whose slices have owners.
+ * nranks / 2 times the bytes of one whose shards have owners.
  */
 #ifndef TAM_TRANSPORT_SUM_H
 #define TAM_TRANSPORT_SUM_H
@@ -19,13 +19,13 @@ tamis_status tam_sum_by_gather(tam_gather_chunk gather, void *self, uint32_t nra
                                float *values, size_t count, tam_call *call);
 
 typedef struct tam_alltoall_scratch {
-    size_t *begins; /* [nranks] */
-    char *chunk;    /* [room] */
-    size_t room;    /* bytes that a rank gives at a time, a multiple of 8 */
+    size_t *begins;  /* [nranks] */
+    char *chunk;     /* [capacity] */
+    size_t capacity; /* bytes that a rank gives at a time, a multiple of 8 */
 } tam_alltoall_scratch;
 
 /** @return false: no memory; close frees what there is. */
-bool tam_alltoall_scratch_open(uint32_t nranks, size_t room, tam_alltoall_scratch *out);
+bool tam_alltoall_scratch_open(uint32_t nranks, size_t capacity, tam_alltoall_scratch *out);
 void tam_alltoall_scratch_close(tam_alltoall_scratch *scratch);
 
 /** As tam_transport.alltoall, by all-gathers: all that a rank sends goes to every rank, so P - 1

@@ -14,7 +14,7 @@
  *
  * So later stages may send more entries. All stages together send k = density * (parameters of all
  * stages), divided so that the exchanges overrun their windows as evenly as possible. No stage gets
- * less than half of its even share, or more than that and the mean share. Windows and speed are
+ * less than half of its even budget, or more than that and the mean budget. Windows and speed are
  * measured, not assumed.
  */
 #ifndef TAMIS_PIPELINE_H

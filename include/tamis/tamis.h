@@ -442,9 +442,9 @@ TAMIS_CHECKED tamis_status tamis_layout_create(const tamis_segment *segments, si
  *
  * Such a segment is exchanged separately and exactly, whatever the scheme: the ranks exchange which
  * rows have a non-zero entry, and every row that any rank touched is summed whole, in float32. None
- * of its entries are selected or late; density, k and the statistics of picks count only the other
- * segments. If a rank touched so many rows that their list costs more than it saves, the whole
- * segment is summed in that step. The result holds all entries of the rows that were summed.
+ * of its entries are selected or late; density, k and the statistics of entries count only the
+ * other segments. If a rank touched so many rows that their list costs more than it saves, the
+ * whole segment is summed in that step. The result holds all entries of the rows that were summed.
  *
  * With config.rows_capacity a rank lists at most so many rows of a segment in a step. Of more that
  * it touched it lists those from a row on that moves by as many in every step, and begins anew
@@ -526,14 +526,17 @@ typedef enum tamis_sum_order {
     TAMIS_SUM_ORDER_TRANSPORT = 1
 } tamis_sum_order;
 
-/** How the k entries of a step are divided among several buckets (section 7). */
-typedef enum tamis_share {
-    TAMIS_SHARE_NORM = 0,  /* by the norms of the layers in the previous step; a bucket gets between
-                              half of what its length would give it and that and a tenth of the
-                              mean. With an update of rule Adam, which divides layers by their
-                              scale: by length */
-    TAMIS_SHARE_LENGTH = 1 /* by length: constant counts */
-} tamis_share;
+/** How the k entries of a step are divided among several buckets (section 7).
+ *
+ *     NORM     by the norms of the layers in the previous step; a bucket gets between half of what
+ *              its length would give it and that and a tenth of the mean. With an update of rule
+ *              Adam, which divides layers by their scale: by length
+ *     LENGTH   by length: constant counts
+ */
+typedef enum tamis_bucket_budget {
+    TAMIS_BUCKET_BUDGET_NORM = 0,
+    TAMIS_BUCKET_BUDGET_LENGTH = 1
+} tamis_bucket_budget;
 
 /** Which thread runs the accumulate pass of a step that the host drives. */
 typedef enum tamis_worker {
@@ -591,7 +594,7 @@ typedef enum tamis_value_codec {
 /** What a reducer does. Phases of one bucket follow each other; WAIT is on the caller's side. */
 typedef enum tamis_phase {
     TAMIS_PHASE_ACCUMULATE = 0,
-    TAMIS_PHASE_CUT = 1,
+    TAMIS_PHASE_SELECT = 1,
     TAMIS_PHASE_EXCHANGE = 2, /* transport calls, and the union between them, less SKEW */
     TAMIS_PHASE_APPLY = 3,    /* of all buckets, at the end of the step */
     TAMIS_PHASE_WAIT = 4,     /* a thread of the caller is blocked: exposed time */
@@ -602,7 +605,7 @@ typedef enum tamis_phase {
     TAMIS_PHASES
 } tamis_phase;
 
-/** "accumulate", "cut", ..., "skew"; "" for other numbers. */
+/** "accumulate", "select", ..., "skew"; "" for other numbers. */
 TAMIS_API const char *tamis_phase_name(tamis_phase phase);
 
 #define TAMIS_NO_BUCKET UINT32_MAX
@@ -667,7 +670,7 @@ typedef struct tamis_update {
                        following tamis_reducer_set_density */
     double match;   /* 0, or 0.01 to 100: the scale follows from norms, and `scale`, if it is not 0,
                        is the most that it may be: match * sqrt(E |u|^2 / max(E |q|^2, |q|^2)), u
-                       the residual that a rank picks from, q what is applied, before the scale; E
+                       the residual that a rank selects from, q what is applied, before the scale; E
                        is over ranks, and over steps with weight 0.05; |q| alone of this step. So no
                        step is longer than `match` times a rank's own. adam and step */
 } tamis_update;
@@ -722,7 +725,7 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * (dense and nodes: the gradient; rows: those touched) through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
- * segment), threshold (how the cut is found), exchange (how the picks travel):
+ * segment), threshold (how they are found), exchange (how they travel):
  *
  *     ownership   all | rotate | bins | cyclic | leader | balanced
  *     budget      global | norm
@@ -748,9 +751,9 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * TAMIS_OUTPUT_SPARSE and on a CUDA device all buckets are union.
  *
  * With ranks_per_node = G > 1 the exchange is hierarchical. Ranks a G to a G + G - 1 form node a,
- * which sums its gradients, so that only picks of these sums travel between nodes. Rank g of a node
- * holds slice g, some n/G elements; its residual is that of the node's sum. The ranks g of all
- * nodes run the scheme on their slice; each node gathers the results (docs/exchange.md). G must
+ * which sums its gradients, so that only selected sums travel between nodes. Rank g of a node
+ * holds shard g, some n/G elements; its residual is that of the node's sum. The ranks g of all
+ * nodes run the scheme on their shard; each node gathers the results (docs/exchange.md). G must
  * divide the number of ranks. For schemes with an exact count, exclusive ownership and exchange
  * union (tamis, cltk); no segment has rows. The exchange reads the gradient, whatever `worker` is,
  * so the gradient belongs to the library until wait; an error before the node's sum is complete
@@ -782,9 +785,9 @@ typedef struct tamis_reducer_config {
                                   TAMIS_BUCKETS_PLANNED: as the link below and the number of
                                   ranks suggest; else segments
                                   are joined until they have so many. At most 64 or k buckets */
-    tamis_share share;         /* norm */
-    tamis_worker worker;       /* caller */
-    double density_max;        /* the most that tamis_reducer_set_density may ask; 0: density */
+    tamis_bucket_budget bucket_budget; /* norm */
+    tamis_worker worker;               /* caller */
+    double density_max;     /* the most that tamis_reducer_set_density may ask; 0: density */
     double link_latency_us; /* time of an empty message. 0: not known; planned buckets are then as
                                for 50, over nccl for what lies between the ranks (docs/overlap.md),
                                exchange auto measures */
@@ -834,7 +837,7 @@ TAMIS_API int tamis_scheme_list(size_t index, tamis_scheme_info *out);
  * Collective: yes. The ranks exchange a descriptor (version, layout, scheme, density, ...); if one
  *             differs, ALL ranks get TAMIS_E_MISMATCH with a sentence naming field and rank. If
  *             one rank fails for another reason (memory, argument), all ranks get its status.
- * Shape:      residual float32[n] (ranks_per_node: of the slice, and as much for the node's sum);
+ * Shape:      residual float32[n] (ranks_per_node: of the shard, and as much for the node's sum);
  *             further buffers O(ranks * k) for exact counts, some 9 n floats for `step`, `fixed`
  *             and `sage` without capacity (ownership `all` and `leader`: 4 n for every rank,
  *             `balanced` up to three quarters of that), 2 n for `bins`
@@ -1065,10 +1068,11 @@ typedef struct tamis_bucket {
     double predicted_us;     /* of a step of this bucket by itself, by the model of exchange auto
                                  (docs/exchange.md); else 0 */
 
-    /* The part of the bucket in this rank's residual: `held` elements, from held_at on; the i-th is
-     * element begin + slice_first + i / slice_run * slice_stride + i % slice_run. With
-     * ranks_per_node a slice, otherwise the whole bucket; nothing with scheme "dense". */
-    uint64_t held, held_at, slice_first, slice_run, slice_stride;
+    /* The part of the bucket in this rank's residual: `residual_length` elements, from
+     * residual_begin on; the i-th is element begin + shard_first + i / shard_run * shard_stride + i
+     * % shard_run. With ranks_per_node a shard, otherwise the whole bucket; nothing with scheme
+     * "dense". */
+    uint64_t residual_length, residual_begin, shard_first, shard_run, shard_stride;
 } tamis_bucket;
 
 #define TAMIS_BUCKET_INIT TAMIS_INIT(tamis_bucket, )
@@ -1108,8 +1112,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_result(const tamis_reducer *reducer, ta
 
 /**
  * The residual of this rank, float32[n], in memory of its device. NULL for scheme "dense", which
- * has none. With ranks_per_node float32[sum of tamis_bucket.held], for the elements given there.
- * After a join it is complete in the order of the joined stream.
+ * has none. With ranks_per_node float32[sum of tamis_bucket.residual_length], for the elements
+ * given there. After a join it is complete in the order of the joined stream.
  *
  * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE
  */
@@ -1124,9 +1128,9 @@ typedef struct tamis_stats {
                             following counts exclude segments that have rows; tamis_result.count
                             includes them */
     uint64_t selected;   /* entries in the result, the same on all ranks */
-    uint64_t picked;     /* entries this rank sent; excludes groups of scheme `deft` that all ranks
+    uint64_t sent;       /* entries this rank sent; excludes groups of scheme `deft` that all ranks
                                take whole, unsent */
-    uint64_t picked_max; /* the most any rank sent */
+    uint64_t sent_max;   /* the most any rank sent */
     uint64_t deferred;   /* entries that did not fit a packet and stay in the residual, all ranks;
                             those of rows that did not (config.rows_capacity) included */
     uint64_t candidates; /* entries over the threshold, all ranks, of buckets that counted them */
@@ -1146,7 +1150,7 @@ typedef struct tamis_stats {
     uint64_t wire_bytes_total;
     double accumulate_s; /* wall time of each phase on this rank; 0 if the device runs the step by
                             itself, where the host cannot measure it */
-    double cut_s;
+    double select_s;
     double exchange_s;       /* transport calls, waiting for others included, and the union */
     double apply_s;          /* write back, control */
     double wait_s;           /* inside tamis_reducer_wait; may include the phases above */
@@ -1227,7 +1231,7 @@ TAMIS_CHECKED tamis_status tamis_reducer_align(tamis_reducer *reducer, uint64_t 
  *
  *     control    a state file without the vectors: what it belongs to, step number, thresholds,
  *                and what the last step changed: a few KiB, and 12 bytes for each entry of a step
- *                (schemes that cut by threshold: four times as many, and 48 KiB; a segment with
+ *                (schemes that select by threshold: four times as many, and 48 KiB; a segment with
  *                rows: 3 bytes an element; momentum: 4 more)
  *     residual   float32[n] in the order of the layout, in host memory
  *     moments    one or two more of these, and the passes that made them

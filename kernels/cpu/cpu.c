@@ -170,10 +170,10 @@ static tamis_status cpu_mark(void *self, const float *acc, uint32_t length, uint
     return TAMIS_OK;
 }
 
-static tamis_status cpu_cut(void *self, const tam_cut *job, uint32_t *indices,
-                            tam_cut_result *out) {
+static tamis_status cpu_select(void *self, const tam_select_job *job, uint32_t *indices,
+                               tam_select_result *out) {
     cpu_device *cpu = self;
-    tam_select_cut(&cpu->select, job, indices, out);
+    tam_select_run(&cpu->select, job, indices, out);
     return TAMIS_OK;
 }
 
@@ -288,7 +288,7 @@ const tam_device tam_device_cpu = {
     .accumulate = cpu_accumulate,
     .count = cpu_count,
     .mark = cpu_mark,
-    .cut = cpu_cut,
+    .select = cpu_select,
     .gather = cpu_gather,
     .apply = cpu_apply,
     .put = cpu_put,

@@ -9,7 +9,7 @@
 enum {
     SMALL = 1 << 15,      /* up to so many entries: use all keys, without a guess */
     SAMPLE_MIN = 1 << 13, /* least keys in a sample */
-    SAMPLE_SHARE = 256,   /* sample one entry in so many, ... */
+    SAMPLE_ONE_IN = 256,  /* sample one entry in so many, ... */
     SAMPLE_LARGEST = 32,  /* ... or more, up to one in so many, ... */
     SAMPLE_CHOSEN = 64,   /* ... so that about so many chosen ones are in the sample */
     GUESSES = 3
@@ -17,13 +17,13 @@ enum {
 
 tamis_status tam_select_open(tam_sweep *sweep, tam_select *out) {
     const tam_grid *grid = sweep->grid;
-    tam_select s = {.sweep = sweep, .room = SMALL};
-    if (s.room < grid->n / SAMPLE_LARGEST)
-        s.room = grid->n / SAMPLE_LARGEST;
-    if (s.room < sweep->capacity)
-        s.room = sweep->capacity;
-    s.keys = tam_alloc_array(s.room, sizeof s.keys[0]);
-    s.spare = tam_alloc_array(s.room, sizeof s.spare[0]);
+    tam_select s = {.sweep = sweep, .capacity = SMALL};
+    if (s.capacity < grid->n / SAMPLE_LARGEST)
+        s.capacity = grid->n / SAMPLE_LARGEST;
+    if (s.capacity < sweep->capacity)
+        s.capacity = sweep->capacity;
+    s.keys = tam_alloc_array(s.capacity, sizeof s.keys[0]);
+    s.spare = tam_alloc_array(s.capacity, sizeof s.spare[0]);
     s.thresholds = tam_alloc_array(grid->ngroups, sizeof s.thresholds[0]);
     s.last_thresholds = tam_alloc_array(grid->ngroups, sizeof s.last_thresholds[0]);
     s.cutoffs = tam_alloc_array(grid->ngroups, sizeof s.cutoffs[0]);
@@ -83,8 +83,8 @@ static void emit_list(const tam_candidates *list, const uint32_t *keys, tam_cuto
 
 /* Choose k of a list that holds every entry whose key is at or over `floor`.
  * @return  whether it holds enough of them */
-static bool cut_list(tam_select *s, const tam_scope *scope, const tam_candidates *list,
-                     uint32_t floor, size_t k, uint32_t *indices, tam_cutoff *cutoff) {
+static bool select_from_list(tam_select *s, const tam_scope *scope, const tam_candidates *list,
+                             uint32_t floor, size_t k, uint32_t *indices, tam_cutoff *cutoff) {
     if (!list->complete || list->count < k)
         return false;
     const uint32_t *keys = list_keys(s, scope, list);
@@ -144,22 +144,22 @@ static size_t lesser(size_t a, size_t b) {
 /* How many keys to sample, so that the rank of the guess is meaningful. */
 static size_t sample_size(const tam_select *s, size_t own, size_t k) {
     double wanted = (double)own * SAMPLE_CHOSEN / (double)k;
-    size_t size = greater(own / SAMPLE_SHARE, SAMPLE_MIN);
+    size_t size = greater(own / SAMPLE_ONE_IN, SAMPLE_MIN);
     if (wanted > (double)size)
         size = wanted < (double)own ? (size_t)wanted : own;
-    return lesser(size, lesser(s->room, greater(own / SAMPLE_LARGEST, SAMPLE_MIN)));
+    return lesser(size, lesser(s->capacity, greater(own / SAMPLE_LARGEST, SAMPLE_MIN)));
 }
 
 /* Search for about one and a half times k entries; too many or too few change the aim. */
-static bool cut_search(tam_select *s, const tam_scope *scope, size_t own, size_t k,
-                       uint32_t *indices, tam_cutoff *cutoff, size_t *considered) {
+static bool select_by_search(tam_select *s, const tam_scope *scope, size_t own, size_t k,
+                             uint32_t *indices, tam_cutoff *cutoff, size_t *considered) {
     size_t most = s->sweep->capacity, size = 0, aim = 0;
     if (k + k / 8 > most || k > own / 2) /* hardly any guess would fit */
         return false;
     size_t stride = own / sample_size(s, own, k);
     for (int guess = 0; guess < GUESSES; guess++) {
         if (guess == 0 || scope->weights) /* the keys of a weighted list overwrite the sample */
-            size = tam_scan_sample(scope, stride, s->room, s->keys);
+            size = tam_scan_sample(scope, stride, s->capacity, s->keys);
         size_t chosen = (size_t)((double)k * (double)size / (double)own);
         if (guess == 0) {
             aim = chosen + chosen / 2 + 8;
@@ -169,7 +169,7 @@ static bool cut_search(tam_select *s, const tam_scope *scope, size_t own, size_t
         uint32_t key = greater(tam_kth(s->keys, size, aim, s->spare).key, 1);
         tam_candidates found = search(s, scope, key);
         *considered = found.count;
-        if (cut_list(s, scope, &found, key, k, indices, cutoff))
+        if (select_from_list(s, scope, &found, key, k, indices, cutoff))
             return true;
         if (found.complete && key == 1) /* there are zeros among the k */
             return false;
@@ -178,9 +178,9 @@ static bool cut_search(tam_select *s, const tam_scope *scope, size_t own, size_t
     return false;
 }
 
-static void cut_tiles(tam_select *s, const tam_scope *scope, size_t own, size_t k,
-                      uint32_t *indices, tam_cutoff *cutoff, size_t *considered) {
-    if (own > SMALL && cut_search(s, scope, own, k, indices, cutoff, considered))
+static void select_tiles(tam_select *s, const tam_scope *scope, size_t own, size_t k,
+                         uint32_t *indices, tam_cutoff *cutoff, size_t *considered) {
+    if (own > SMALL && select_by_search(s, scope, own, k, indices, cutoff, considered))
         return;
     *considered = own;
     if (own <= SMALL) {
@@ -195,7 +195,7 @@ static void cut_tiles(tam_select *s, const tam_scope *scope, size_t own, size_t 
 
 /* -- the three kinds -------------------------------------------------------------------------- */
 
-static tam_scope whole(const tam_select *s, const tam_cut *job) {
+static tam_scope whole(const tam_select *s, const tam_select_job *job) {
     return (tam_scope){
         .grid = s->sweep->grid,
         .acc = job->acc,
@@ -204,7 +204,8 @@ static tam_scope whole(const tam_select *s, const tam_cut *job) {
     };
 }
 
-static void cut_total(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
+static void select_total(tam_select *s, const tam_select_job *job, uint32_t *indices,
+                         tam_select_result *out) {
     tam_scope scope = whole(s, job);
     scope.weights = job->weights;
     size_t own = tam_scan_length(&scope), k = lesser(job->k, own);
@@ -214,8 +215,9 @@ static void cut_total(tam_select *s, const tam_cut *job, uint32_t *indices, tam_
     uint32_t floor = (job->floor_key > 0.0f ? tam_bits(job->floor_key) : 0) + 1;
     if (job->candidates)
         out->candidates = job->candidates->count;
-    if (!job->candidates || !cut_list(s, &scope, job->candidates, floor, k, indices, &cutoff)) {
-        cut_tiles(s, &scope, own, k, indices, &cutoff, &out->candidates);
+    if (!job->candidates ||
+        !select_from_list(s, &scope, job->candidates, floor, k, indices, &cutoff)) {
+        select_tiles(s, &scope, own, k, indices, &cutoff, &out->candidates);
         out->rescanned = true;
     }
     out->count = k;
@@ -223,7 +225,8 @@ static void cut_total(tam_select *s, const tam_cut *job, uint32_t *indices, tam_
 }
 
 /* Choose the k largest of the entries that pass s->cutoffs. */
-static void trim(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
+static void trim(tam_select *s, const tam_select_job *job, uint32_t *indices,
+                 tam_select_result *out) {
     tam_scope scope = whole(s, job);
     scope.only = s->cutoffs;
     size_t all = tam_scan_count(&scope), k = lesser(job->k, all);
@@ -238,7 +241,8 @@ static void trim(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_r
 }
 
 /* Choose among all entries at or over s->thresholds, without a list. */
-static void trim_all(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
+static void trim_all(tam_select *s, const tam_select_job *job, uint32_t *indices,
+                     tam_select_result *out) {
     for (uint32_t g = 0; g < s->sweep->grid->ngroups; g++) {
         bool any = s->thresholds[g] < TAM_INFINITE_BITS;
         s->cutoffs[g] = (tam_cutoff){s->thresholds[g], any ? SIZE_MAX : 0};
@@ -247,7 +251,8 @@ static void trim_all(tam_select *s, const tam_cut *job, uint32_t *indices, tam_c
     out->candidates = out->count + out->deferred;
 }
 
-static void cut_all(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
+static void select_all(tam_select *s, const tam_select_job *job, uint32_t *indices,
+                       tam_select_result *out) {
     const tam_candidates *list = job->candidates;
     tam_scope scope = whole(s, job);
     tam_candidates found;
@@ -274,21 +279,22 @@ static void cut_all(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cu
 }
 
 /* Narrow the scope to one group. @return  entries to choose there */
-static size_t enter_group(const tam_cut *job, uint32_t g, tam_scope *scope) {
+static size_t enter_group(const tam_select_job *job, uint32_t g, tam_scope *scope) {
     const tam_group *group = &scope->grid->groups[g];
     scope->span = (tam_span){group->first_tile, group->first_tile + group->ntiles};
     return lesser(job->budgets[g], tam_scan_length(scope));
 }
 
 /* Number of entries that the budgets ask for. */
-static size_t count_budgets(const tam_cut *job, tam_scope scope) {
+static size_t count_budgets(const tam_select_job *job, tam_scope scope) {
     size_t total = 0;
     for (uint32_t g = 0; g < scope.grid->ngroups; g++)
         total += enter_group(job, g, &scope);
     return total;
 }
 
-static void cut_groups(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
+static void select_groups(tam_select *s, const tam_select_job *job, uint32_t *indices,
+                          tam_select_result *out) {
     tam_scope scope = whole(s, job);
     size_t total = count_budgets(job, scope);
     bool fits = total <= job->k;
@@ -298,7 +304,7 @@ static void cut_groups(tam_select *s, const tam_cut *job, uint32_t *indices, tam
         uint32_t *to = fits ? indices + out->count : NULL;
         s->cutoffs[g] = (tam_cutoff){UINT32_MAX, 0};
         if (k > 0)
-            cut_tiles(s, &scope, tam_scan_length(&scope), k, to, &s->cutoffs[g], &considered);
+            select_tiles(s, &scope, tam_scan_length(&scope), k, to, &s->cutoffs[g], &considered);
         least = (uint32_t)lesser(least, s->cutoffs[g].key);
         out->count += k;
         out->candidates += considered;
@@ -310,17 +316,18 @@ static void cut_groups(tam_select *s, const tam_cut *job, uint32_t *indices, tam
         out->key = tam_float(least);
 }
 
-void tam_select_cut(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
-    *out = (tam_cut_result){0};
+void tam_select_run(tam_select *s, const tam_select_job *job, uint32_t *indices,
+                    tam_select_result *out) {
+    *out = (tam_select_result){0};
     switch (job->kind) {
-    case TAM_CUT_TOTAL:
-        cut_total(s, job, indices, out);
+    case TAM_SELECT_TOTAL:
+        select_total(s, job, indices, out);
         break;
-    case TAM_CUT_GROUPS:
-        cut_groups(s, job, indices, out);
+    case TAM_SELECT_GROUPS:
+        select_groups(s, job, indices, out);
         break;
-    case TAM_CUT_ALL:
-        cut_all(s, job, indices, out);
+    case TAM_SELECT_ALL:
+        select_all(s, job, indices, out);
         break;
     }
 }

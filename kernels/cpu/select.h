@@ -3,9 +3,9 @@
  * Exact selection: from candidates, or else from the own tiles. Three ways find the same cutoff,
  * from the cheapest to the one that always works:
  *
- *     list      the candidates hold everything over a key that is below the k-th: cut the list
+ *     list      the candidates hold everything over a key that is below the k-th: select from it
  *     search    guess a threshold from a sample, search the own tiles for entries at or over it,
- *               cut that list; up to three guesses
+ *               select from it; up to three guesses
  *     scan      radix selection over the own tiles themselves, three reads, no list
  *
  * All give the same result: keys are compared as integers, ties go to the lowest index.
@@ -18,18 +18,20 @@
 
 typedef struct tam_select {
     tam_sweep *sweep;
-    size_t room;               /* of keys and spare */
-    uint32_t *keys, *spare;    /* [room] */
+    size_t capacity;           /* of keys and spare */
+    uint32_t *keys, *spare;    /* [capacity] */
     uint32_t *thresholds;      /* [ngroups] of a search */
     uint32_t *last_thresholds; /* [ngroups] of the last accumulate: used by ALL */
     tam_cutoff *cutoffs;       /* [ngroups] */
 } tam_select;
 
-/** @param  sweep  [in]  borrowed; a search uses its lists, so a cut may overwrite the candidates */
+/** @param  sweep  [in]  borrowed; a search uses its lists, so a selection may overwrite the
+ * candidates */
 tamis_status tam_select_open(tam_sweep *sweep, tam_select *out);
 void tam_select_close(tam_select *select);
 
-/** As tam_device.cut. */
-void tam_select_cut(tam_select *select, const tam_cut *job, uint32_t *indices, tam_cut_result *out);
+/** As tam_device.select. */
+void tam_select_run(tam_select *select, const tam_select_job *job, uint32_t *indices,
+                    tam_select_result *out);
 
 #endif

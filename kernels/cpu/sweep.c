@@ -30,12 +30,13 @@ tamis_status tam_sweep_open(const tam_grid *grid, size_t capacity, uint32_t thre
     if (!s.tile_sums || !s.lanes)
         goto err_close;
     /* A tile may begin while the list is not over capacity, and then needs room for all its own
-     * elements. The first lane also holds the joined list; another at most its share(), below. */
-    size_t beyond = longest_tile(grid) + TAM_TILE_SLACK, share_most = grid->n / s.threads;
+     * elements. The first lane also holds the joined list; another at most its part_of_thread(),
+     * below. */
+    size_t beyond = longest_tile(grid) + TAM_TILE_SLACK, part_most = grid->n / s.threads;
     for (uint32_t i = 0; i < s.threads; i++) {
-        size_t room = (i > 0 && share_most < capacity ? share_most : capacity) + beyond;
-        s.lanes[i].index = tam_alloc_array(room, sizeof(uint32_t));
-        s.lanes[i].magnitude = tam_alloc_array(room, sizeof(uint32_t));
+        size_t length = (i > 0 && part_most < capacity ? part_most : capacity) + beyond;
+        s.lanes[i].index = tam_alloc_array(length, sizeof(uint32_t));
+        s.lanes[i].magnitude = tam_alloc_array(length, sizeof(uint32_t));
         if (!s.lanes[i].index || !s.lanes[i].magnitude)
             goto err_close;
     }
@@ -84,9 +85,9 @@ static uint64_t span_length(const tam_grid *grid, tam_span span) {
     return (uint64_t)last->begin + last->length - grid->tiles[span.first].begin;
 }
 
-/* The share of thread i of `threads`: the tiles that begin in its equal part of the elements, so at
+/* The part of thread i of `threads`: the tiles that begin in its equal part of the elements, so at
  * most length / threads elements plus the longest tile. */
-static tam_span share(const tam_grid *grid, tam_span span, uint32_t i, uint32_t threads) {
+static tam_span part_of_thread(const tam_grid *grid, tam_span span, uint32_t i, uint32_t threads) {
     uint64_t begin = grid->tiles[span.first].begin, length = span_length(grid, span);
     return (tam_span){tile_at(grid, span, begin + length * i / threads),
                       tile_at(grid, span, begin + length * (i + 1) / threads)};
@@ -206,7 +207,7 @@ uint64_t tam_sweep_run(tam_sweep *s, const tam_accumulate *job, tam_span span,
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
 #endif
         for (uint32_t i = 0; i < threads; i++)
-            run_tiles(s, job, share(s->grid, span, i, threads), &s->lanes[i]);
+            run_tiles(s, job, part_of_thread(s->grid, span, i, threads), &s->lanes[i]);
     }
     uint64_t nonfinite = 0;
     for (uint32_t i = 0; i < threads; i++)

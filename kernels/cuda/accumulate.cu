@@ -144,7 +144,8 @@ static __device__ void make_updates(const tam_optimizer &rule, const tam_cuda_ch
     }
 }
 
-/* The cut reads own chunks again: they may stay in the cache, others should not evict them. */
+/* The selection reads own chunks again: they may stay in the cache, others should not evict
+ * them. */
 template <tam_form FORM>
 static __device__ void store(float *to, uint32_t length, bool own, const float s[16]) {
     uint32_t lane = threadIdx.x % 32;
@@ -191,7 +192,7 @@ template <tam_form FORM> static __device__ float sum_squares(const float s[16]) 
 }
 
 /* What the warps of a block share: registers are scarce. */
-struct team {
+struct block_state {
     tam_cuda_source source;
     uint32_t mine;
     uint32_t nonfinite;
@@ -219,7 +220,7 @@ static __device__ __forceinline__ void look_ahead(const tam_cuda_accumulate &job
 template <typename TYPE, tam_form FORM, bool CLEAR, bool UPDATE>
 static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda_chunk &chunk,
                                   bool own, uint32_t threshold, typename TYPE::element *grad,
-                                  team *all, walker *w) {
+                                  block_state *all, walker *w) {
     uint32_t lane = threadIdx.x % 32, hits = 0, bad = 0, count = 0, offset = 0;
     const tam_optimizer &rule = all->source.optimizer;
     const bool moments = UPDATE && FORM == TAM_VECTOR; /* in registers */
@@ -292,7 +293,7 @@ static __device__ void add(uint64_t *to, uint32_t count) {
 
 /* The chunks of a run; warps take them in turn. */
 template <typename TYPE, bool CLEAR, bool UPDATE>
-static __device__ void walk(const tam_cuda_accumulate &job, team *all, walker *w) {
+static __device__ void walk(const tam_cuda_accumulate &job, block_state *all, walker *w) {
     const tam_cuda_source &source = all->source;
     tam_run chunks = tam_chunks_of(job.grid, {all->run, all->run + 1});
     w->number = chunks.first + threadIdx.x / 32;
@@ -319,7 +320,7 @@ static __device__ void walk(const tam_cuda_accumulate &job, team *all, walker *w
 }
 
 /* Count what was found in this run, and go to the next. */
-static __device__ void close_run(const tam_cuda_accumulate &job, team *all) {
+static __device__ void close_run(const tam_cuda_accumulate &job, block_state *all) {
     job.candidates.run_count[all->run] = all->found;
     if (all->found > 0)
         add(&job.found->total, all->found);
@@ -347,7 +348,7 @@ template <typename TYPE, bool CLEAR, bool UPDATE>
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS,
                                          UPDATE ? TAM_PASS_RESIDENT / 2 : RESIDENT)
     accumulate(const tam_cuda_accumulate job) {
-    __shared__ team all;
+    __shared__ block_state all;
     walker w = {};
     if (threadIdx.x == 0)
         all = {*job.source, job.params->mine, 0, blockIdx.x, 0, 0};

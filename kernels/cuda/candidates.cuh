@@ -15,7 +15,8 @@ static const uint32_t TAM_POOL_FULL = UINT32_MAX; /* only count, write nothing *
 
 /* Make `count` entries from *at on the warp's. The same in all lanes. After the pool is full a warp
  * takes no more of it, so the pool's cursor cannot wrap. */
-static __device__ bool tam_make_room(const tam_cuda_accumulate &job, uint32_t count, uint32_t *at) {
+static __device__ bool tam_reserve_candidates(const tam_cuda_accumulate &job, uint32_t count,
+                                              uint32_t *at) {
     uint32_t left = (0u - *at) % TAM_BATCH;
     if (count > left && *at != TAM_POOL_FULL) {
         uint32_t batch = 0;
@@ -54,7 +55,7 @@ static __device__ uint32_t tam_append_rows(const tam_cuda_accumulate &job, uint3
                                            uint32_t hits, uint32_t *cursor) {
     uint32_t lane = threadIdx.x % 32, all, before = tam_count_before(hits, &all);
     uint32_t count = (all & 255u) + (all >> 8 & 255u) + (all >> 16 & 255u) + (all >> 24);
-    if (!tam_make_room(job, count, cursor))
+    if (!tam_reserve_candidates(job, count, cursor))
         return count;
     for (uint32_t left = hits; left != 0; left &= left - 1) {
         uint32_t r = (uint32_t)__ffs((int)left) - 1, j = r / 4, at = *cursor;
@@ -73,7 +74,7 @@ static __device__ uint32_t tam_append_columns(const tam_cuda_accumulate &job, ui
     uint32_t lane = threadIdx.x % 32, count = 0;
     for (uint32_t r = 0; r < 16; r++)
         count += (uint32_t)__popc(__ballot_sync(TAM_WARP, hits >> r & 1));
-    if (!tam_make_room(job, count, cursor))
+    if (!tam_reserve_candidates(job, count, cursor))
         return count;
 #pragma unroll 1
     for (uint32_t r = 0; r < 16; r++) {

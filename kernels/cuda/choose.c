@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The rest of the device row of CUDA: cuts and walks whose indices and values go to host memory.
- * The pool is free by then: chosen indices are written there.
+ * The rest of the device row of CUDA: selections and walks whose indices and values go to host
+ * memory. The pool is free by then: chosen indices are written there.
  */
 #include "kernels/cuda/row.h"
 #include "lib/base/base.h"
@@ -10,7 +10,7 @@ static size_t lesser(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-/* -- cuts ------------------------------------------------------------------------------------- */
+/* -- selection -------------------------------------------------------------------------------- */
 
 /* Number of own entries in tiles `first` to `end` - 1, or `most` if there are more. */
 static size_t count_own(const tam_grid *grid, uint32_t mine, uint32_t first, uint32_t end,
@@ -24,21 +24,21 @@ static size_t count_own(const tam_grid *grid, uint32_t mine, uint32_t first, uin
     return lesser(count, most);
 }
 
-static tamis_status check_room(const tam_cuda_row *row, size_t count) {
-    uint32_t room = row->device.candidates.pool_capacity;
-    if (count > room)
+static tamis_status check_capacity(const tam_cuda_row *row, size_t count) {
+    uint32_t capacity = row->device.candidates.pool_capacity;
+    if (count > capacity)
         return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "%zu indices in one cut; this reducer has device memory for %u", count,
-                        room);
+                        "%zu indices in one selection; this reducer has device memory for %u",
+                        count, capacity);
     return TAMIS_OK;
 }
 
-static tam_cuda_cut prepare(const tam_cuda_row *row, const tam_cut *job) {
+static tam_cuda_select_job prepare(const tam_cuda_row *row, const tam_select_job *job) {
     const tam_cuda_device *d = &row->device;
-    return (tam_cuda_cut){
+    return (tam_cuda_select_job){
         .grid = d->grid,
         .acc = job->acc,
-        .kind = job->kind == TAM_CUT_ALL ? TAM_CUT_ALL : TAM_CUT_TOTAL,
+        .kind = job->kind == TAM_SELECT_ALL ? TAM_SELECT_ALL : TAM_SELECT_TOTAL,
         .end_chunk = d->grid.nchunks,
         .params = row->inbox.params,
         .thresholds = row->inbox.thresholds,
@@ -46,29 +46,29 @@ static tam_cuda_cut prepare(const tam_cuda_row *row, const tam_cut *job) {
         .found = d->found,
         .select = d->select,
         .indices = d->candidates.pool_index,
-        .picked = d->picked,
+        .selected = d->selected,
     };
 }
 
-static tamis_status launch(const tam_cuda_row *row, const tam_cuda_cut *cut) {
+static tamis_status launch(const tam_cuda_row *row, const tam_cuda_select_job *selection) {
     cudaStream_t stream = row->work.stream;
-    const tam_cuda_fresh fresh = {.select = cut->select, .picked = cut->picked};
-    TAM_CUDA_TRY(tam_launch_reset(&fresh, stream), "launching a cut");
-    TAM_CUDA_TRY(tam_launch_cut(cut, stream), "launching a cut");
+    const tam_cuda_fresh fresh = {.select = selection->select, .selected = selection->selected};
+    TAM_CUDA_TRY(tam_launch_reset(&fresh, stream), "launching a selection");
+    TAM_CUDA_TRY(tam_launch_select(selection, stream), "launching a selection");
     return TAMIS_OK;
 }
 
-/* Wait for picked[0..n-1], then copy the indices, at most `most`. As many as fit the staging memory
- * come with the same wait. */
+/* Wait for selected[0..n-1], then copy the indices, at most `most`. As many as fit the staging
+ * memory come with the same wait. */
 static tamis_status receive(const tam_cuda_row *row, uint32_t n, const uint32_t *from, size_t most,
                             uint32_t *indices) {
-    const tam_cuda_picked *picked = row->outbox.picked;
+    const tam_cuda_select_result *selected = row->outbox.selected;
     size_t along = lesser(most, TAM_CUDA_STAGING / sizeof from[0]);
-    TAM_TRY(tam_cuda_fetch(row, row->device.picked, n * sizeof *picked, row->outbox.picked));
+    TAM_TRY(tam_cuda_fetch(row, row->device.selected, n * sizeof *selected, row->outbox.selected));
     if (along > 0)
         TAM_TRY(tam_cuda_fetch(row, from, along * sizeof from[0], row->work.staging));
-    TAM_TRY(tam_cuda_lane_wait(&row->work, "cut"));
-    size_t count = n == 1 ? lesser(picked[0].count, most) : most, here = lesser(count, along);
+    TAM_TRY(tam_cuda_lane_wait(&row->work, "selection"));
+    size_t count = n == 1 ? lesser(selected[0].count, most) : most, here = lesser(count, along);
     if (here > 0)
         memcpy(indices, row->work.staging, here * sizeof indices[0]);
     return tam_cuda_lane_read(&row->work, from + here, (count - here) * sizeof from[0],
@@ -84,12 +84,12 @@ static tamis_status send_threshold(const tam_cuda_row *row, uint32_t threshold) 
                          row->inbox.thresholds);
 }
 
-tamis_status tam_cuda_cut_total(tam_cuda_row *row, const tam_cut *job, uint32_t *indices,
-                                tam_cut_result *out) {
+tamis_status tam_cuda_select_total(tam_cuda_row *row, const tam_select_job *job, uint32_t *indices,
+                                   tam_select_result *out) {
     const tam_grid *grid = row->device.source;
-    tam_cuda_cut cut = prepare(row, job);
+    tam_cuda_select_job selection = prepare(row, job);
     size_t k = count_own(grid, job->mine, 0, grid->ntiles, job->k);
-    TAM_TRY(check_room(row, k));
+    TAM_TRY(check_capacity(row, k));
     row->host.params[0] = (tam_cuda_params){
         .mine = job->mine,
         .k = (uint32_t)k,
@@ -97,77 +97,79 @@ tamis_status tam_cuda_cut_total(tam_cuda_row *row, const tam_cut *job, uint32_t 
         .listed = !job->threshold && job->candidates && job->candidates->complete,
     };
     TAM_TRY(tam_cuda_send(row, row->host.params, sizeof row->host.params[0], row->inbox.params));
-    if (job->kind == TAM_CUT_ALL && job->threshold)
+    if (job->kind == TAM_SELECT_ALL && job->threshold)
         TAM_TRY(send_threshold(row, job->threshold));
-    if (job->kind == TAM_CUT_TOTAL && job->weights) {
+    if (job->kind == TAM_SELECT_TOTAL && job->weights) {
         size_t bytes = grid->ngroups * sizeof job->weights[0];
         memcpy(row->host.weights, job->weights, bytes);
         TAM_TRY(tam_cuda_send(row, row->host.weights, bytes, row->inbox.weights));
-        cut.weights = row->inbox.weights;
+        selection.weights = row->inbox.weights;
     }
-    TAM_TRY(launch(row, &cut));
-    TAM_TRY(receive(row, 1, cut.indices, k, indices));
-    const tam_cuda_picked *picked = row->outbox.picked;
-    *out = (tam_cut_result){
-        .count = picked->count,
-        .candidates = picked->candidates,
-        .deferred = picked->deferred,
-        .key = tam_float(picked->key),
-        .rescanned = picked->rescanned != 0,
+    TAM_TRY(launch(row, &selection));
+    TAM_TRY(receive(row, 1, selection.indices, k, indices));
+    const tam_cuda_select_result *selected = row->outbox.selected;
+    *out = (tam_select_result){
+        .count = selected->count,
+        .candidates = selected->candidates,
+        .deferred = selected->deferred,
+        .key = tam_float(selected->key),
+        .rescanned = selected->rescanned != 0,
     };
     return TAMIS_OK;
 }
 
 /* Choose k of the `all` indices at the beginning of the pool, by magnitude; write them behind. */
-static tamis_status trim(tam_cuda_row *row, const tam_cut *job, size_t all, size_t k,
-                         uint32_t *indices, tam_cut_result *out) {
-    tam_cuda_cut cut = prepare(row, job);
-    tam_cuda_candidates *list = &cut.candidates;
+static tamis_status trim(tam_cuda_row *row, const tam_select_job *job, size_t all, size_t k,
+                         uint32_t *indices, tam_select_result *out) {
+    tam_cuda_select_job selection = prepare(row, job);
+    tam_cuda_candidates *list = &selection.candidates;
     list->index = list->pool_index;
     list->magnitude = list->pool_magnitude;
-    cut.found = row->inbox.list;
-    cut.indices = list->pool_index + all;
+    selection.found = row->inbox.list;
+    selection.indices = list->pool_index + all;
     row->host.params[0] = (tam_cuda_params){.mine = job->mine, .k = (uint32_t)k, .listed = 1};
     *row->host.list = (tam_cuda_found){.total = all, .complete = 1, .count = (uint32_t)all};
     *row->host.count = (uint32_t)all;
     TAM_TRY(tam_cuda_send(row, row->host.params, sizeof row->host.params[0], row->inbox.params));
     TAM_TRY(tam_cuda_send(row, row->host.list, sizeof *row->host.list, row->inbox.list));
     TAM_TRY(tam_cuda_send(row, row->host.count, sizeof *row->host.count, row->inbox.count));
-    /* Signed values serve as magnitudes: a cut ignores their sign. */
+    /* Signed values serve as magnitudes: a selection ignores their sign. */
     TAM_CUDA_TRY(tam_launch_gather(job->acc, list->index, row->inbox.count, (uint32_t)all,
                                    (float *)list->magnitude, row->work.stream),
                  "launching gather");
-    TAM_TRY(launch(row, &cut));
-    TAM_TRY(receive(row, 1, cut.indices, k, indices));
+    TAM_TRY(launch(row, &selection));
+    TAM_TRY(receive(row, 1, selection.indices, k, indices));
     out->count = k;
     out->deferred = all - k;
-    out->key = tam_float(row->outbox.picked->key);
+    out->key = tam_float(row->outbox.selected->key);
     return TAMIS_OK;
 }
 
-/* One cut after another, each over its group's chunks; lists follow each other in the pool. */
-static tamis_status launch_groups(tam_cuda_row *row, const tam_cut *job) {
+/* One selection after another, each over its group's chunks; lists follow each other in the
+ * pool. */
+static tamis_status launch_groups(tam_cuda_row *row, const tam_select_job *job) {
     const tam_grid *grid = row->device.source;
     TAM_TRY(tam_cuda_send(row, row->host.params, grid->ngroups * sizeof row->host.params[0],
                           row->inbox.params));
     for (uint32_t g = 0, at = 0; g < grid->ngroups; g++) {
-        tam_cuda_cut cut = prepare(row, job);
-        cut.first_chunk = row->tile_chunks[grid->groups[g].first_tile];
-        cut.end_chunk = row->tile_chunks[grid->groups[g].first_tile + grid->groups[g].ntiles];
-        cut.params += g;
-        cut.picked += g;
-        cut.indices += at;
-        uint32_t most = (cut.end_chunk - cut.first_chunk + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
-        cut.grid.blocks = (uint32_t)lesser(cut.grid.blocks, most);
+        tam_cuda_select_job selection = prepare(row, job);
+        selection.first_chunk = row->tile_chunks[grid->groups[g].first_tile];
+        selection.end_chunk = row->tile_chunks[grid->groups[g].first_tile + grid->groups[g].ntiles];
+        selection.params += g;
+        selection.selected += g;
+        selection.indices += at;
+        uint32_t most =
+            (selection.end_chunk - selection.first_chunk + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
+        selection.grid.blocks = (uint32_t)lesser(selection.grid.blocks, most);
         at += row->host.params[g].k;
         if (row->host.params[g].k > 0)
-            TAM_TRY(launch(row, &cut));
+            TAM_TRY(launch(row, &selection));
     }
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_cut_groups(tam_cuda_row *row, const tam_cut *job, uint32_t *indices,
-                                 tam_cut_result *out) {
+tamis_status tam_cuda_select_groups(tam_cuda_row *row, const tam_select_job *job, uint32_t *indices,
+                                    tam_select_result *out) {
     const tam_grid *grid = row->device.source;
     uint32_t least = UINT32_MAX;
     size_t all = 0;
@@ -179,7 +181,7 @@ tamis_status tam_cuda_cut_groups(tam_cuda_row *row, const tam_cut *job, uint32_t
         all += k;
     }
     size_t k = lesser(all, job->k);
-    TAM_TRY(check_room(row, k < all ? all + k : all));
+    TAM_TRY(check_capacity(row, k < all ? all + k : all));
     if (all == 0)
         return TAMIS_OK;
     TAM_TRY(launch_groups(row, job));
@@ -188,8 +190,8 @@ tamis_status tam_cuda_cut_groups(tam_cuda_row *row, const tam_cut *job, uint32_t
     for (uint32_t g = 0; g < grid->ngroups; g++) {
         if (row->host.params[g].k == 0)
             continue;
-        out->candidates += row->outbox.picked[g].candidates;
-        least = (uint32_t)lesser(least, row->outbox.picked[g].key);
+        out->candidates += row->outbox.selected[g].candidates;
+        least = (uint32_t)lesser(least, row->outbox.selected[g].key);
     }
     out->count = all;
     out->rescanned = true;

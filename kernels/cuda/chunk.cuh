@@ -13,7 +13,7 @@ struct tam_run {
     uint32_t first, end;
 };
 
-/** The share of block b: runs are contiguous and ascend with b. */
+/** The part of block b: runs are contiguous and ascend with b. */
 static __device__ __forceinline__ tam_run tam_run_of(uint32_t first, uint32_t end, uint32_t b,
                                                      uint32_t blocks) {
     uint64_t count = end - first;

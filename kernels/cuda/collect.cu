@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * After the pass: the pool becomes one ascending list, sums of chunks become sums of groups. In one
- * launch some blocks do the sums, the others the list; in a step, where a cut follows, they also
- * count the list for its first pass.
+ * launch some blocks do the sums, the others the list; in a step, where a selection follows, they
+ * also count the list for its first pass.
  *
  * Order of a group's sum, in binary64: chunks of a tile are added in order to +0; lane j of 256
  * adds the sums of the group's tiles j, j + 256, ... in order to +0; then halves fold:
@@ -132,9 +132,9 @@ static __device__ void look_for(const tam_cuda_accumulate &job, tam_run runs, ui
     }
 }
 
-/* Where the share of block b of `blocks` begins and ends; in all threads. */
-static __device__ void find_share(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks,
-                                  waypoint *from, waypoint *to) {
+/* Where the part of block b of `blocks` begins and ends; in all threads. */
+static __device__ void find_part(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks,
+                                 waypoint *from, waypoint *to) {
     using scan = cub::BlockScan<uint32_t, TAM_BLOCK_THREADS>;
     __shared__ typename scan::TempStorage memory;
     __shared__ waypoint ends[2];
@@ -155,15 +155,15 @@ static __device__ void find_share(const tam_cuda_accumulate &job, uint32_t b, ui
     *to = ends[1];
 }
 
-/* Block b of `blocks` copies its share of the candidates, and visits each:
+/* Block b of `blocks` copies its part of the candidates, and visits each:
  * visit(magnitude, group). */
 template <typename VISIT>
-static __device__ void list_share(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks,
-                                  VISIT visit) {
+static __device__ void list_part(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks,
+                                 VISIT visit) {
     __shared__ batch now;
     const tam_cuda_candidates &list = job.candidates;
     waypoint from, to;
-    find_share(job, b, blocks, &from, &to);
+    find_part(job, b, blocks, &from, &to);
     uint32_t before = from.before; /* entries before the batch */
     for (uint32_t i = from.run * job.grid.run; i < job.grid.nchunks && before < to.entry;
          i += TAM_BLOCK_THREADS) {
@@ -208,23 +208,24 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     if (blockIdx.x < summing)
         sum_groups(job, summing);
     else if (close_list(job))
-        list_share(job, blockIdx.x - summing, gridDim.x - summing,
-                   [](uint32_t, const uint32_t *) {});
+        list_part(job, blockIdx.x - summing, gridDim.x - summing,
+                  [](uint32_t, const uint32_t *) {});
 }
 
-/* The list is written only if the cut takes it. */
+/* The list is written only if the selection takes it. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    collect_counted(const tam_cuda_accumulate job, const tam_cuda_cut cut, uint32_t summing) {
+    collect_counted(const tam_cuda_accumulate job, const tam_cuda_select_job selection,
+                    uint32_t summing) {
     if (blockIdx.x < summing)
         sum_groups(job, summing);
     bool complete = close_list(job);
-    tam_count_list(cut, complete, (uint32_t)job.found->total, [&](auto visit) {
+    tam_count_list(selection, complete, (uint32_t)job.found->total, [&](auto visit) {
         if (blockIdx.x < summing)
             return;
-        list_share(job, blockIdx.x - summing, gridDim.x - summing,
-                   [&](uint32_t magnitude, const uint32_t *group) {
-                       visit(tam_candidate_key(cut, magnitude, group));
-                   });
+        list_part(job, blockIdx.x - summing, gridDim.x - summing,
+                  [&](uint32_t magnitude, const uint32_t *group) {
+                      visit(tam_candidate_key(selection, magnitude, group));
+                  });
     });
 }
 
@@ -239,8 +240,9 @@ extern "C" int tam_launch_collect(const tam_cuda_accumulate *job, void *stream) 
     return tam_launch(collect, summing + job->grid.blocks, stream, *job, summing);
 }
 
-extern "C" int tam_launch_collect_counted(const tam_cuda_accumulate *job, const tam_cuda_cut *cut,
-                                          void *stream) {
+extern "C" int tam_launch_collect_counted(const tam_cuda_accumulate *job,
+                                          const tam_cuda_select_job *selection, void *stream) {
     uint32_t summing = summing_blocks(job);
-    return tam_launch(collect_counted, summing + job->grid.blocks, stream, *job, *cut, summing);
+    return tam_launch(collect_counted, summing + job->grid.blocks, stream, *job, *selection,
+                      summing);
 }

@@ -3,9 +3,9 @@
  * The control on the device, one block for each bucket. It does what the reducer, control.c and
  * budget.c do on the host, with the same bits (lib/policy/rules.h).
  *
- *     observe     ranks and groups to threads    cuts, means of the sums, picks of each group
+ *     observe     ranks and groups to threads    smallest keys, means, sizes of groups
  *     learn       thread 0                       state; the lesson for all groups
- *     share out   all sort, thread 0 walks       budgets
+ *     budgets     all sort, thread 0 walks       k among the groups
  *     levels      groups to threads
  *     divide      thread 0 of the last block     k among the buckets; in a second launch:
  *     aim         groups to threads              levels, for another k
@@ -23,7 +23,7 @@
 #include "lib/policy/bucket.h"
 #include "lib/policy/rules.h"
 
-#define NO_CUT 4096.0 /* larger than the logarithm of any float */
+#define NO_KEY 4096.0 /* larger than the logarithm of any float */
 
 /* Shared memory of the block. */
 struct shared_state {
@@ -36,12 +36,12 @@ struct shared_state {
     uint32_t lengths[TAM_BLOCK_THREADS], budgets[TAM_BLOCK_THREADS];
 };
 
-/* Of so many entries of the bucket, those that are picked here: of a slice its part. */
+/* Of so many entries of the bucket, those that are selected here: of a shard its part. */
 static __device__ uint64_t part_of(const tam_cuda_control &job, uint64_t k) {
-    return tam_rule_pick(k, job.whole, job.slice.before, job.slice.upto);
+    return tam_rule_rank_budget(k, job.whole, job.node_shard.before, job.node_shard.upto);
 }
 
-/* Those that thresholds are learned for. A slice may get none of a small k. */
+/* Those that thresholds are learned for. A shard may get none of a small k. */
 static __device__ uint64_t aim_of(const tam_cuda_control &job, uint64_t k) {
     uint64_t part = part_of(job, k);
     return part > 0 ? part : 1;
@@ -49,24 +49,24 @@ static __device__ uint64_t aim_of(const tam_cuda_control &job, uint64_t k) {
 
 /* -- observe ---------------------------------------------------------------------------------- */
 
-static __device__ void read_cuts(const tam_cuda_control &job) {
+static __device__ void read_min_keys(const tam_cuda_control &job) {
     for (uint32_t r = threadIdx.x; r < job.packets.nranks; r += TAM_BLOCK_THREADS) {
         const tam_header *h = tam_header_of(job.packets, r);
-        bool cut = tam_header_flags(h) & TAM_HEADER_HAS_KEY;
-        job.cuts[r] = cut ? tam_log2(h->key) : NO_CUT;
+        bool has_key = tam_header_flags(h) & TAM_HEADER_HAS_KEY;
+        job.min_keys[r] = has_key ? tam_log2(h->key) : NO_KEY;
     }
 }
 
-/* Thread 0: removes the gaps between cuts, keeping rank order. */
+/* Thread 0: removes the gaps between smallest keys, keeping rank order. */
 static __device__ tam_observed observe(const tam_cuda_control &job) {
     tam_observed seen = {};
-    seen.picked = job.verdict->picked;
+    seen.selected = job.verdict->selected;
     seen.candidates = job.verdict->known ? job.verdict->candidates : 0;
-    seen.cuts = job.cuts;
+    seen.min_keys = job.min_keys;
     for (uint32_t r = 0; r < job.packets.nranks; r++) {
-        double cut = job.cuts[r];
-        if (cut != NO_CUT)
-            job.cuts[seen.ncuts++] = cut;
+        double key = job.min_keys[r];
+        if (key != NO_KEY)
+            job.min_keys[seen.nmin_keys++] = key;
     }
     return seen;
 }
@@ -88,23 +88,23 @@ static __device__ void measure_groups(const tam_cuda_control &job) {
     }
 }
 
-/* The norm of the bucket. All that share k have them, or none: the first says so. */
+/* The norm of the bucket. All buckets that share k have them, or none: the first says so. */
 static __device__ void add_norms(const tam_cuda_control &job, shared_state &shared) {
     double sum = tam_add_in_order(job.norms, job.packets.nstats, 0.0);
     if (threadIdx.x > 0)
         return;
     shared.norm = sum;
     *job.norm = job.results.memory ? tam_mean_of(job.results, 0) : sum;
-    if (job.share == 0)
+    if (job.budget_at == 0)
         job.common->has_norms = job.packets.nstats > 0;
 }
 
-static __device__ void count_picks(const tam_cuda_control &job) {
+static __device__ void count_selected(const tam_cuda_control &job) {
     for (uint32_t g = threadIdx.x; g < job.grid.ngroups; g += TAM_BLOCK_THREADS)
-        job.group_picked[g] = job.order[g] - (g > 0 ? job.order[g - 1] : 0);
+        job.group_selected[g] = job.order[g] - (g > 0 ? job.order[g - 1] : 0);
 }
 
-/* -- share out -------------------------------------------------------------------------------- */
+/* -- budgets of groups ------------------------------------------------------------------------ */
 
 static __device__ bool comes_before(const double *norms, uint32_t a, uint32_t b) {
     uint64_t key_a = tam_rule_descending(norms[a]), key_b = tam_rule_descending(norms[b]);
@@ -154,7 +154,7 @@ static __device__ void sort_groups(const tam_cuda_control &job) {
 }
 
 /* Every budget depends on those before it: thread 0 computes, the others load and store. */
-static __device__ void share_out(const tam_cuda_control &job, shared_state &shared) {
+static __device__ void budget_groups(const tam_cuda_control &job, shared_state &shared) {
     uint32_t ngroups = job.grid.ngroups;
     tam_rest rest = {static_cast<double>(aim_of(job, *job.k)), shared.norm}; /* thread 0's */
     for (uint32_t first = 0; first < ngroups; first += TAM_BLOCK_THREADS) {
@@ -181,32 +181,32 @@ static __device__ void shift_levels(const tam_cuda_control &job, double shift) {
 
 static __device__ void shape_levels(const tam_cuda_control &job, const tam_lesson &lesson) {
     for (uint32_t g = threadIdx.x; g < job.grid.ngroups; g += TAM_BLOCK_THREADS)
-        job.levels[g] = tam_rule_level(&lesson, job.levels[g], job.means[g], job.group_picked[g],
+        job.levels[g] = tam_rule_level(&lesson, job.levels[g], job.means[g], job.group_selected[g],
                                        job.budgets[g], job.grid.groups[g].length);
 }
 
-/* Called after read_cuts and find_groups. */
+/* Called after read_min_keys and find_groups. */
 static __device__ void learn_levels(const tam_cuda_control &job, shared_state &shared) {
     bool by_norm = job.scheme.budget == TAM_BUDGET_NORM;
     if (threadIdx.x == 0) {
         shared.seen = observe(job);
-        if (shared.seen.ncuts > 0)
+        if (shared.seen.nmin_keys > 0)
             shared.lesson = tam_rule_learn(&shared.seen, job.scheme.budget, job.over, job.levels[0],
                                            &shared.state);
         /* The groups cover the vector, so every entry of the union is in some group. */
-        shared.lesson.share = tam_rule_share(aim_of(job, *job.k), job.verdict->count);
+        shared.lesson.share = tam_rule_union_share(aim_of(job, *job.k), job.verdict->count);
     }
     if (by_norm)
-        count_picks(job);
+        count_selected(job);
     __syncthreads();
-    if (shared.seen.ncuts == 0)
+    if (shared.seen.nmin_keys == 0)
         return;
     if (!by_norm) {
         shift_levels(job, shared.lesson.shift);
         return;
     }
     sort_groups(job);
-    share_out(job, shared);
+    budget_groups(job, shared);
     shape_levels(job, shared.lesson);
 }
 
@@ -214,7 +214,7 @@ static __device__ void learn(const tam_cuda_control &job, shared_state &shared) 
     bool has_levels = tam_scheme_has_levels(job.scheme);
     measure_groups(job);
     if (has_levels)
-        read_cuts(job);
+        read_min_keys(job);
     if (has_levels && job.scheme.budget == TAM_BUDGET_NORM)
         find_groups(job);
     __syncthreads();
@@ -223,19 +223,19 @@ static __device__ void learn(const tam_cuda_control &job, shared_state &shared) 
         learn_levels(job, shared);
     else if (job.scheme.threshold == TAM_THRESHOLD_STEP && threadIdx.x == 0)
         shared.state.threshold =
-            tam_rule_step(shared.state.threshold, job.verdict->picked, aim_of(job, *job.k));
+            tam_rule_step(shared.state.threshold, job.verdict->selected, aim_of(job, *job.k));
     if (threadIdx.x == 0)
         *job.state = shared.state;
 }
 
 /* -- prepare ---------------------------------------------------------------------------------- */
 
-static __device__ uint32_t picks_of(const tam_cuda_control &job, uint64_t k, uint32_t at) {
+static __device__ uint32_t selected_of(const tam_cuda_control &job, uint64_t k, uint32_t at) {
     const tam_cuda_quota &quota = job.quota;
     if (quota.capacity > 0.0)
         return static_cast<uint32_t>(tam_rule_capacity(quota.capacity, k, quota.ranks, quota.own));
     const tam_cuda_span &span = quota.spans[at];
-    return static_cast<uint32_t>(tam_rule_pick(k, job.grid.n, span.before, span.upto));
+    return static_cast<uint32_t>(tam_rule_rank_budget(k, job.grid.n, span.before, span.upto));
 }
 
 static __device__ void write_params(const tam_cuda_control &job, const tam_control_state &state,
@@ -246,7 +246,7 @@ static __device__ void write_params(const tam_cuda_control &job, const tam_contr
     job.params->mine = job.scheme.ownership == TAM_OWN_ALL
                            ? TAM_PART_ALL
                            : tam_scheme_part(job.scheme, step, job.packets.rank, nranks);
-    job.params->k = picks_of(job, part_of(job, k), at);
+    job.params->k = selected_of(job, part_of(job, k), at);
     job.params->floor = tam_bits(floor_key) + 1;
     job.params->listed = tam_rule_listed(job.scheme.threshold, &state);
 }
@@ -309,12 +309,12 @@ static __global__ void control(const tam_cuda_control *jobs, const tam_cuda_repo
 }
 
 /* Where k is divided by norms: in the last block all of them are known. */
-static __global__ void divide(const tam_cuda_control *jobs, const tam_cuda_shares shares,
+static __global__ void divide(const tam_cuda_control *jobs, const tam_cuda_budgets budgets,
                               tam_cuda_common *common) {
     end_step(jobs[blockIdx.x], true);
     if (is_last_bucket(common) && threadIdx.x == 0 && common->verdict.status == TAMIS_OK)
-        tam_bucket_shares(shares.k, shares.nbuckets, shares.lengths, shares.norms, shares.even,
-                          shares.next);
+        tam_bucket_budgets(budgets.k, budgets.nbuckets, budgets.lengths, budgets.norms,
+                           budgets.even, budgets.next);
 }
 
 /* After an applied step, with its share of k. */
@@ -329,9 +329,9 @@ static __device__ void begin_step(const tam_cuda_control &job, uint64_t k) {
     write_next_params(job, state, k);
 }
 
-static __global__ void aim(const tam_cuda_control *jobs, const tam_cuda_shares shares,
+static __global__ void aim(const tam_cuda_control *jobs, const tam_cuda_budgets budgets,
                            const tam_cuda_reporting reporting) {
-    begin_step(jobs[blockIdx.x], shares.next[jobs[blockIdx.x].share]);
+    begin_step(jobs[blockIdx.x], budgets.next[jobs[blockIdx.x].budget_at]);
     if (is_last_bucket(reporting.common))
         tam_report(reporting);
 }
@@ -345,13 +345,13 @@ static __global__ void write_first_params(const tam_cuda_control job, uint64_t s
     job.params->zero = 0;
 }
 
-extern "C" int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_shares *shares,
+extern "C" int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_budgets *budgets,
                                   const tam_cuda_reporting *reporting, void *stream) {
-    uint32_t nbuckets = shares->nbuckets + shares->nrowed;
-    if (!shares->by_norm)
+    uint32_t nbuckets = budgets->nbuckets + budgets->nrowed;
+    if (!budgets->by_norm)
         return tam_launch(control, nbuckets, stream, jobs, *reporting);
-    int error = tam_launch(divide, nbuckets, stream, jobs, *shares, reporting->common);
-    return error ? error : tam_launch(aim, nbuckets, stream, jobs, *shares, *reporting);
+    int error = tam_launch(divide, nbuckets, stream, jobs, *budgets, reporting->common);
+    return error ? error : tam_launch(aim, nbuckets, stream, jobs, *budgets, *reporting);
 }
 
 extern "C" int tam_launch_prepare(const tam_cuda_control *job, uint64_t step, void *stream) {

@@ -9,17 +9,17 @@
  * packets have a fixed size, over a transport that works in stream order. The reducer defines the
  * order of phases and collectives, run does the rest:
  *
- *     begin    accumulate, cut, seal the packet
+ *     begin    accumulate, select, seal the packet
  *     enqueue  ... all-gather of the packets ...
- *              unite    check the packets, union, my values there; of rows: at all their elements
- *              ... all-to-all of shares of the values ...
- *              add      sum the shares
+ *              union    check the packets, union, my values there; of rows: at all their elements
+ *              ... all-to-all of shards of the values ...
+ *              add      sum the shards
  *              ... all-gather of the sums ...
- *     survey   are the sums complete and finite
+ *     validate are the sums complete and finite
  *
  * and when this has run for every bucket, for all of them
  *
- *     settle   gradient, residual == result ==
+ *     apply    gradient, residual == result ==
  *     finish   after the result: control of the next step, report
  *
  * A collective that is abandoned midway does no harm: every rank detects what it left unwritten
@@ -32,11 +32,11 @@
  *
  *     gradient   ready 0       ready 1        ready 2
  *     compress     [begin 0]     [begin 1]      [begin 2]
- *     travel                [enqueue 0, survey][enqueue 1, survey][...][settle 0 1 2] finish
+ *     travel                [enqueue 0, validate][enqueue 1, validate][...][apply 0 1 2] finish
  *
  * With one bucket nothing can overlap: one stream does it all.
  *
- * Three ranks, five values at the union, shares of two (padded to six):
+ * Three ranks, five values at the union, shards of two (padded to six):
  *
  *     rank 0  a0 a1 a2 a3 a4 --   all-to-all  rank 0 has  a0 a1 | b0 b1 | c0 c1   adds to  s0 s1
  *     rank 1  b0 b1 b2 b3 b4 --               rank 1      a2 a3 | b2 b3 | c2 c3            s2 s3
@@ -72,7 +72,7 @@ typedef struct tam_cuda_span {
     uint32_t before, upto;
 } tam_cuda_span;
 
-/** How many entries this rank picks in a step with target k; at most the packet's capacity. */
+/** How many entries this rank selects in a step with target k; at most the packet's capacity. */
 typedef struct tam_cuda_quota {
     const tam_cuda_span *spans; /* [nranks] at step t: its part of k by spans[t mod nranks] */
     double capacity;            /* above 0: instead up to capacity * k / ranks, and at most `own` */
@@ -103,7 +103,7 @@ typedef struct tam_cuda_value_codec {
     uint32_t bits, scale_bytes;
 } tam_cuda_value_codec;
 
-/** How picks travel. All zero: indices as u32, values as float32. */
+/** How selected entries travel. All zero: indices as u32, values as float32. */
 typedef struct tam_cuda_codecs {
     tamis_index_codec index;
     uint64_t index_bytes;          /* of a packet: room for its indices, a multiple of 4 */
@@ -112,16 +112,16 @@ typedef struct tam_cuda_codecs {
     tam_cuda_value_codec up, down; /* of values, of sums */
 } tam_cuda_codecs;
 
-/** A node, whose ranks add up their gradients and hold a slice of the sum each. */
+/** A node, whose ranks add up their gradients and hold a shard of the sum each. */
 typedef struct tam_cuda_node {
-    void *device;              /* of tam_device_cuda.open, for the whole bucket */
-    const tam_grid *grid;      /* of the whole bucket: part g is slice g */
-    const tam_strided *slices; /* [among.count] copied */
-    tam_members among;         /* the ranks of the node */
-    tam_cuda_span own;         /* elements of this rank's slice, when slices are lined up */
-    uint32_t run;              /* most elements of a slice that follow each other */
-    uint32_t packet_capacity;  /* most entries of a slice's result */
-    uint32_t result_max;       /* of the node's */
+    void *device;                   /* of tam_device_cuda.open, for the whole bucket */
+    const tam_grid *grid;           /* of the whole bucket: part g is shard g */
+    const tam_strided *node_shards; /* [among.count] copied */
+    tam_members among;              /* the ranks of the node */
+    tam_cuda_span own;              /* elements of this rank's shard, when shards are lined up */
+    uint32_t run;                   /* most elements of a shard that follow each other */
+    uint32_t packet_capacity;       /* most entries of a shard's result */
+    uint32_t result_max;            /* of the node's */
 } tam_cuda_node;
 
 /** Parameters of a step; fixed for its life. Copied, except `grid`, `node` and `control`. */
@@ -129,11 +129,11 @@ typedef struct tam_cuda_plan {
     const tam_cuda_whole *whole; /* NULL: there is one bucket */
     tam_cuda_step *first;        /* of bucket 0; NULL: this is it. Opened in the order of buckets */
     uint32_t bucket, begin;      /* its number, and its first element in the whole vector */
-    const tam_grid *grid;        /* of the bucket, or of the slice, as all that follows */
-    tam_members among;           /* the ranks that pick; count 0: all, as the next two say */
+    const tam_grid *grid;        /* of the bucket, or of the shard, as all that follows */
+    tam_members among;           /* the ranks that select; count 0: all, as the next two say */
     uint32_t rank, nranks;
     const tam_cuda_node *node; /* NULL: there are no nodes */
-    tam_cut_kind kind;         /* TOTAL or ALL */
+    tam_select_kind kind;      /* TOTAL or ALL */
     bool weighted;             /* keys are weighed by control->weights */
     tam_cuda_quota quota;
     uint32_t packet_capacity, union_max;
@@ -157,10 +157,10 @@ typedef struct tam_cuda_mail {
     tam_members among;
     unsigned char *packets; /* [among.count * packet_bytes]; the own one, sealed, is at its place */
     size_t packet_bytes;
-    size_t share_bytes, sum_bytes; /* of a share of the values, and of its sums; 0 for pairs, whose
+    size_t shard_bytes, sum_bytes; /* of a shard of the values, and of its sums; 0 for pairs, whose
                                       values are in the packets */
-    unsigned char *values;         /* [among.count * share_bytes] to each rank */
-    unsigned char *shares;         /* [among.count * share_bytes] received */
+    unsigned char *values;         /* [among.count * shard_bytes] to each rank */
+    unsigned char *shards;         /* [among.count * shard_bytes] received */
     unsigned char *sums;           /* [among.count * sum_bytes]; the own ones are at their place */
 } tam_cuda_mail;
 
@@ -174,12 +174,12 @@ typedef struct tam_cuda_report {
                                first rank with a bad entry */
     uint32_t in_sums; /* NONFINITE: in the sum over ranks */
     uint32_t count;   /* of the result */
-    uint32_t picked, picked_max, selected; /* without segments with rows, as key and squares */
+    uint32_t sent, sent_max, selected; /* without segments with rows, as key and squares */
     uint32_t rescans;
     uint64_t deferred, candidates, nonfinite;
-    float key;         /* smallest this rank sent */
-    double acc_sum;    /* of squares of acc */
-    double picked_sum; /* of squares of what was given */
+    float key;       /* smallest this rank sent */
+    double acc_sum;  /* of squares of acc */
+    double sent_sum; /* of squares of what was sent */
     double update_scale;
     double margin, slope;              /* of the first bucket, for the log */
     uint32_t targets[TAM_BUCKETS_MAX]; /* entries of each bucket in the next step; dense: 0 */
@@ -216,7 +216,7 @@ typedef tamis_status (*tam_cuda_enqueue)(void *context, tam_cuda_step *step);
 tamis_status tam_cuda_step_rehearse(tam_cuda_step *step, tam_cuda_enqueue enqueue, void *context);
 
 /**
- * Capture begin to settle, with the collectives between them, as graphs that every later run
+ * Capture begin to apply, with the collectives between them, as graphs that every later run
  * launches. Kernels read the gradient's address and scale from device memory, so the graphs serve
  * all steps, until sizes change. Whether a collective is captured must be the same on all ranks:
  * all call this for every bucket, or none does. Call it after the first load of all buckets.
@@ -226,15 +226,15 @@ tamis_status tam_cuda_step_rehearse(tam_cuda_step *step, tam_cuda_enqueue enqueu
 tamis_status tam_cuda_step_capture(tam_cuda_step *step, tam_cuda_enqueue enqueue, void *context);
 
 /** Most entries of steps to come. None is more than the plan said, for which there is memory. */
-typedef struct tam_cuda_room {
+typedef struct tam_cuda_capacity {
     uint32_t packet_capacity, union_max;
     uint64_t index_bytes;
     uint32_t result_capacity,
         result_max; /* nodes: packet_capacity and result_max of tam_cuda_node */
-} tam_cuda_room;
+} tam_cuda_capacity;
 
 /** Other sizes of messages, while no step is under way. All ranks rehearse and capture anew. */
-tamis_status tam_cuda_step_resize(tam_cuda_step *step, const tam_cuda_room *room);
+tamis_status tam_cuda_step_resize(tam_cuda_step *step, const tam_cuda_capacity *capacity);
 
 /**
  * Before sizes change, while messages have the old ones: `announce` waits for the caller's stream,
@@ -248,7 +248,7 @@ tamis_status tam_cuda_step_announce(tam_cuda_step *step, void *caller, const tam
 tamis_status tam_cuda_step_check_announced(tam_cuda_step *step, const tam_header_due *due);
 
 /**
- * Run a bucket of a step, in the order of buckets; the last one settles the step. Waits in stream
+ * Run a bucket of a step, in the order of buckets; the last one applies the step. Waits in stream
  * order for `stream`, then launches the graphs, or enqueues if there are none. If the caller is
  * capturing `stream`, everything becomes part of its graph: all buckets of a step, or none.
  *
@@ -267,7 +267,7 @@ tamis_status tam_cuda_step_accumulate(tam_cuda_step *step, const tam_accumulate 
                                       void *stream);
 
 /** The phases that `enqueue` calls, in this order. */
-tamis_status tam_cuda_step_unite(tam_cuda_step *step);
+tamis_status tam_cuda_step_union(tam_cuda_step *step);
 tamis_status tam_cuda_step_add(tam_cuda_step *step);
 const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *step);
 
@@ -298,21 +298,21 @@ tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
 
 /**
  * Scheme dense: a step that differs only in its phases. The gradient is exchanged in pieces, so
- * that memory is bounded. There is no residual, and the packets hold no picks. A rank that refuses
- * a packet gives no values, so all ranks refuse the step.
+ * that memory is bounded. There is no residual, and the packets hold no entries. A rank that
+ * refuses a packet sends no values, so all ranks refuse the step.
  *
  *     begin
  *                                ... all-gather of the packets ...
  *                       check
  *     for every piece:  widen    values = scale * gradient
- *                                ... all-to-all of shares of the values ...
- *                       add      sum the shares
+ *                                ... all-to-all of shards of the values ...
+ *                       add      sum the shards
  *                                ... all-gather of the sums ...
  *                       narrow   gradient = sum / divisor
- *     for all buckets:  settle   verdict; zeros if the step is skipped
+ *     for all buckets:  apply    verdict; zeros if the step is skipped
  *
  * With sum_order transport it adds up the values itself, from the buffer of values to that of
- * shares, and there is no phase add.
+ * shards, and there is no phase add.
  *
  * Two pieces of a bucket are under way at a time: the kernels of one beside the collectives of the
  * other, which have a stream of their own (dense.c).
@@ -320,7 +320,7 @@ tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
  * A collective that is abandoned midway is detected (verdict PROTOCOL), but the pieces before it
  * are already reduced.
  *
- * @param  plan   its fields for picks and control are not read
+ * @param  plan   its fields for selection and control are not read
  * @param  piece  most elements of a piece, at least TAM_CHUNK; the same for all buckets
  */
 tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32_t piece,
@@ -330,31 +330,31 @@ uint32_t tam_cuda_dense_pieces(const tam_cuda_step *step);
 tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece);
 
 /**
- * Nodes: a sparse step among the ranks that hold the same slice of their nodes (a column), with two
- * more exchanges inside the node. One stream does all of it, also with several buckets.
+ * Nodes: a sparse step among the ranks that hold the same shard in all nodes (an inter-node group),
+ * with two more exchanges inside the node. One stream does all of it, also with several buckets.
  *
  *     begin
- *     for every piece:  give     scale * gradient, by slices
+ *     for every piece:  send     scale * gradient, by shards
  *                                ... all-to-all in the node ...
- *                       add      the own slice of the sum
- *     pick     accumulate, cut, seal the packet
- *                                ... as any sparse step, in the column ...
- *     share    survey the column, seal its result
+ *                       add      the own shard of the sum
+ *     select   accumulate, select, seal the packet
+ *                                ... as any sparse step, between nodes ...
+ *     gather   validate the sums, seal the result of the shard
  *                                ... all-gather in the node ...
- *              check, join the slices' results
- *     survey, settle, finish
+ *              check, join the shards' results
+ *     validate, apply, finish
  *
- * A rank whose share was damaged seals no packet, so its column refuses the step; a rank whose
- * column refused seals no result, so its node refuses. Every node has a rank in every column.
+ * A rank whose shard was damaged seals no packet, so its inter-node group refuses the step; a rank
+ * whose group refused seals no result, so its node refuses. Every node has a rank in every group.
  */
 typedef struct tam_cuda_inside tam_cuda_inside;
 
 /** One collective of a step. */
 typedef enum tam_cuda_leg {
     TAM_CUDA_PACKETS,
-    TAM_CUDA_SHARES,
+    TAM_CUDA_SHARDS,
     TAM_CUDA_SUMS,
-    TAM_CUDA_VALUES, /* sum_order transport, in place of the two: sums of `values` to `shares` */
+    TAM_CUDA_VALUES, /* sum_order transport, in place of the two: sums of `values` to `shards` */
     TAM_CUDA_LEGS
 } tam_cuda_leg;
 
@@ -362,13 +362,13 @@ typedef enum tam_cuda_leg {
 typedef tamis_status (*tam_cuda_carry)(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg);
 
 /** All that `enqueue` does with nodes.
- * @param column  what it does without, among the ranks that pick */
+ * @param inter  what it does without nodes, among the ranks that select */
 tamis_status tam_cuda_node_exchange(tam_cuda_step *step, tam_cuda_carry carry,
-                                    tam_cuda_enqueue column, void *context);
+                                    tam_cuda_enqueue inter, void *context);
 
-/** Its collectives alone. @param column  those among the ranks that pick */
+/** Its collectives alone. @param inter  those among the ranks that select */
 tamis_status tam_cuda_node_rehearse(tam_cuda_step *step, tam_cuda_carry carry,
-                                    tam_cuda_enqueue column, void *context);
+                                    tam_cuda_enqueue inter, void *context);
 
 /** Bytes that a rank sends inside its node in a step. */
 uint64_t tam_cuda_node_bytes(const tam_cuda_step *step);

@@ -3,19 +3,19 @@
  * A whole step of scheme dense, of one bucket: its memory, its phases. A piece is a run of whole
  * chunks. It has two buffers of the same size:
  *
- *     values, shares   | share | share | share |      share * nranks >= elements of the piece
+ *     values, shards   | shard | shard | shard |      shard * nranks >= elements of the piece
  *
  * There are two such pairs, which the pieces of all buckets take in turn: while one pair is on the
  * wire, the kernels work on the other.
  *
- *     coll     packets .       shares 0  shares 1  sums 0   sums 1     shares 2   shares 3  sums 2
+ *     coll     packets .       shards 0  shards 1  sums 0   sums 1     shards 2   shards 3  sums 2
  *     travel          check,   widen 1   add 0     add 1    narrow 0,  narrow 1,  add 2     add 3
  *                     widen 0                               widen 2    widen 3
  *
  * A collective follows the kernels enqueued before it, and a kernel the collective before it on its
  * buffers (`arrived`). So a buffer is free again when its piece was narrowed, in the order of
  * `travel` alone, and a bucket leaves nothing behind on the wire. Before the first piece the ranks
- * exchange packets without picks, to check that they sum the same.
+ * exchange empty packets, to check that they sum the same.
  */
 #include "kernels/cuda/step.h"
 
@@ -23,8 +23,8 @@
 
 /* -- pieces ----------------------------------------------------------------------------------- */
 
-/* Cut the chunks, in the order of the tiles, into pieces; `pieces` NULL: only count. */
-static uint32_t cut_pieces(const tam_grid *grid, uint64_t most, tam_cuda_piece *pieces) {
+/* Split the chunks, in the order of the tiles, into pieces; `pieces` NULL: only count. */
+static uint32_t split_pieces(const tam_grid *grid, uint64_t most, tam_cuda_piece *pieces) {
     tam_cuda_piece piece = {0};
     uint32_t count = 0;
     for (uint32_t t = 0; t < grid->ntiles; t++) {
@@ -51,8 +51,8 @@ static bool flags(const tam_cuda_step *s) {
     return s->plan.sum_order == TAMIS_SUM_ORDER_TRANSPORT;
 }
 
-/* A multiple of 4 floats, so that every share is aligned. */
-static uint64_t share_of(const tam_cuda_step *s, uint64_t count) {
+/* A multiple of 4 floats, so that every shard is aligned. */
+static uint64_t shard_length_of(const tam_cuda_step *s, uint64_t count) {
     uint64_t sent = count + flags(s);
     return tam_cuda_round_up((size_t)(sent + s->plan.nranks - 1) / s->plan.nranks, 4);
 }
@@ -61,11 +61,11 @@ static uint64_t share_of(const tam_cuda_step *s, uint64_t count) {
  * hold: then a rehearsal covers all sizes. */
 static tam_cuda_exchange exchange_of(const tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = s->exchange;
-    x.values += piece % 2 * s->exchange.room;
-    x.shares += piece % 2 * s->exchange.room;
+    x.values += piece % 2 * s->exchange.capacity;
+    x.shards += piece % 2 * s->exchange.capacity;
     if (piece + 1 == s->npieces)
-        x.share = share_of(s, s->pieces[piece].count);
-    x.room = x.share * s->plan.nranks;
+        x.shard_length = shard_length_of(s, s->pieces[piece].count);
+    x.capacity = x.shard_length * s->plan.nranks;
     return x;
 }
 
@@ -81,14 +81,14 @@ static uint64_t longest(const tam_cuda_plan *plan) {
 
 static tamis_status describe(tam_cuda_step *s) {
     const tam_cuda_plan *plan = &s->plan;
-    s->npieces = cut_pieces(plan->grid, s->piece, NULL);
+    s->npieces = split_pieces(plan->grid, s->piece, NULL);
     s->pieces = tam_alloc_array(s->npieces, sizeof s->pieces[0]);
     if (!s->pieces)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u pieces of the gradient", s->npieces);
-    cut_pieces(plan->grid, s->piece, s->pieces);
+    split_pieces(plan->grid, s->piece, s->pieces);
     for (uint32_t p = 0; p < s->npieces; p++)
         s->pieces[p].flagged = flags(s);
-    uint64_t n = longest(plan), share = share_of(s, s->piece < n ? s->piece : n);
+    uint64_t n = longest(plan), shard = shard_length_of(s, s->piece < n ? s->piece : n);
     s->exchange = (tam_cuda_exchange){
         .grid.n = plan->grid->n, /* no groups: norms are not needed */
         .packets = {.bytes = tam_cuda_round_up(tam_header_bytes(TAM_COUNTERS) + sizeof(uint32_t),
@@ -101,10 +101,10 @@ static tamis_status describe(tam_cuda_step *s) {
         .divisor = plan->divisor,
         .blocks = s->device->multiprocessors * TAM_EXCHANGE_BLOCKS,
         .found = s->device->found,
-        .picked = s->device->picked,
+        .selected = s->device->selected,
         .group_sums = s->device->group_sums,
-        .share = share,
-        .room = share * plan->nranks,
+        .shard_length = shard,
+        .capacity = shard * plan->nranks,
     };
     return TAMIS_OK;
 }
@@ -115,11 +115,11 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     s->exchange.ranges.runs = tam_cuda_take(arena, nranks, sizeof(uint32_t)); /* of no range */
     if (s->plan.first) {
         s->exchange.values = s->plan.first->exchange.values;
-        s->exchange.shares = s->plan.first->exchange.shares;
+        s->exchange.shards = s->plan.first->exchange.shards;
         return;
     }
-    s->exchange.values = tam_cuda_take(arena, pairs * s->exchange.room, sizeof(float));
-    s->exchange.shares = tam_cuda_take(arena, pairs * s->exchange.room, sizeof(float));
+    s->exchange.values = tam_cuda_take(arena, pairs * s->exchange.capacity, sizeof(float));
+    s->exchange.shards = tam_cuda_take(arena, pairs * s->exchange.capacity, sizeof(float));
 }
 
 static tamis_status fill(tam_cuda_step *s) {
@@ -153,14 +153,14 @@ static tamis_status begin(tam_cuda_step *s) {
 }
 
 /* Nothing to do: narrow has already checked the sums. */
-static tamis_status survey(tam_cuda_step *s) {
+static tamis_status validate(tam_cuda_step *s) {
     (void)s;
     return TAMIS_OK;
 }
 
-static tamis_status settle(tam_cuda_step *s) {
+static tamis_status apply_result(tam_cuda_step *s) {
     TAM_CUDA_LAUNCH(
-        tam_launch_dense_settle(&s->exchange, &s->target, s->control.params, tam_cuda_travel(s)));
+        tam_launch_dense_apply(&s->exchange, &s->target, s->control.params, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
@@ -225,7 +225,7 @@ static tamis_status add(tam_cuda_step *s, uint32_t piece) {
 static tamis_status narrow(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     if (flags(s))
-        x.values = x.shares;
+        x.values = x.shards;
     TAM_TRY(receive(s, piece));
     TAM_CUDA_LAUNCH(tam_launch_dense_narrow(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
     return TAMIS_OK;
@@ -242,7 +242,7 @@ typedef struct route {
 
 static const route *route_of(const tam_cuda_step *s) {
     static const route routes[] = {
-        [TAMIS_SUM_ORDER_TREE] = {2, {{widen, TAM_CUDA_SHARES}, {add, TAM_CUDA_SUMS}}},
+        [TAMIS_SUM_ORDER_TREE] = {2, {{widen, TAM_CUDA_SHARDS}, {add, TAM_CUDA_SUMS}}},
         [TAMIS_SUM_ORDER_TRANSPORT] = {1, {{widen, TAM_CUDA_VALUES}}},
     };
     return &routes[s->plan.sum_order];
@@ -304,8 +304,8 @@ static const tam_cuda_kind dense = {
     .load = load,
     .save = save,
     .begin = begin,
-    .survey = survey,
-    .settle = settle,
+    .validate = validate,
+    .apply = apply_result,
     .finish = finish,
 };
 

@@ -5,9 +5,9 @@
  *
  *     gradient   ... | chunk | chunk | chunk | ...            float32, or 16 bits
  *                     \                     /
- *     values           | 0 .. share - 1 | .. 2 share - 1 | .. 0 0 |     one share for every rank
+ *     values           | 0 .. shard - 1 | .. 2 shard - 1 | .. 0 0 |     one shard for every rank
  *
- * In between the shares are exchanged and added up (settle.cu). Values that did not arrive are
+ * In between the shards are exchanged and added up (apply.cu). Values that did not arrive are
  * TAM_CUDA_ABSENT; their entries of the gradient stay unchanged, so an abandoned step leaves it
  * partly reduced, as tamis.h documents for scheme dense.
  */
@@ -17,16 +17,16 @@
 
 /* -- widen ------------------------------------------------------------------------------------ */
 
-/* Zeros behind the piece, so that shares are whole; of a rank whose exchange is broken the first is
- * 1. Mark all shares as not arrived. */
+/* Zeros behind the piece, so that shards are whole; of a rank whose exchange is broken the first is
+ * 1. Mark all shards as not arrived. */
 static __device__ void prepare_mail(const tam_cuda_exchange &x, const tam_cuda_piece &piece,
                                     bool broken) {
     uint64_t thread = tam_thread_of_grid(), threads = tam_threads_of_grid();
     float a = __uint_as_float(TAM_CUDA_ABSENT);
-    for (uint64_t i = piece.count + thread; i < x.room; i += threads)
+    for (uint64_t i = piece.count + thread; i < x.capacity; i += threads)
         x.values[i] = broken && i == piece.count ? 1.0f : 0.0f;
-    for (uint64_t i = thread; i < x.room / 4; i += threads)
-        reinterpret_cast<float4 *>(x.shares)[i] = make_float4(a, a, a, a);
+    for (uint64_t i = thread; i < x.capacity / 4; i += threads)
+        reinterpret_cast<float4 *>(x.shards)[i] = make_float4(a, a, a, a);
 }
 
 template <typename TYPE>
@@ -58,7 +58,7 @@ static __device__ __forceinline__ bool arrived(float sum, witness *seen) {
     return !absent;
 }
 
-/* A sum that is not finite becomes 0; unless bad entries are dropped, settle zeros all. */
+/* A sum that is not finite becomes 0; unless bad entries are dropped, apply zeros all. */
 static __device__ __forceinline__ float divide(float sum, float divisor, witness *seen) {
     float value = __fdiv_rn(sum, divisor);
     bool finite = tam_magnitude_of(value) < TAM_INFINITE_BITS;
@@ -120,7 +120,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
         atomicOr(&x.scratch->absent, 1u);
 }
 
-/* -- settle ----------------------------------------------------------------------------------- */
+/* -- apply ------------------------------------------------------------------------------------ */
 
 /* A rank that refused a packet or found absent sums refuses this step and all later ones; in those
  * the verdict on the packets is still that of the first refusal. */
@@ -158,7 +158,8 @@ static __device__ void conclude(const tam_cuda_exchange &x, bool refused, bool s
 
 /* A broken exchange has absent sums in every later step. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    settle(const tam_cuda_exchange x, const tam_cuda_accumulate target, tam_cuda_params *params) {
+    apply_result(const tam_cuda_exchange x, const tam_cuda_accumulate target,
+                 tam_cuda_params *params) {
     bool there = threadIdx.x < x.nbuckets;
     const tam_cuda_scratch *seen = x.all[there ? threadIdx.x : 0].scratch;
     bool refuses = seen->absent || seen->verdict.status == TAMIS_E_PROTOCOL;
@@ -211,8 +212,9 @@ extern "C" int tam_launch_dense_narrow(const tam_cuda_exchange *job,
     return move(of_type, job, target, piece, stream);
 }
 
-extern "C" int tam_launch_dense_settle(const tam_cuda_exchange *job,
-                                       const tam_cuda_accumulate *target, tam_cuda_params *params,
-                                       void *stream) {
-    return tam_launch(settle, blocks_for(job, target->grid.nchunks), stream, *job, *target, params);
+extern "C" int tam_launch_dense_apply(const tam_cuda_exchange *job,
+                                      const tam_cuda_accumulate *target, tam_cuda_params *params,
+                                      void *stream) {
+    return tam_launch(apply_result, blocks_for(job, target->grid.nchunks), stream, *job, *target,
+                      params);
 }

@@ -160,7 +160,7 @@ static tamis_status accumulate(tam_cuda_row *row, const tam_accumulate *job, tam
     TAM_TRY(tam_cuda_send(row, row->host.thresholds, ngroups * sizeof job->thresholds[0],
                           row->inbox.thresholds));
     TAM_TRY(tam_cuda_target(row, job, &launch));
-    const tam_cuda_fresh fresh = {.found = d->found, .select = d->select, .picked = d->picked};
+    const tam_cuda_fresh fresh = {.found = d->found, .select = d->select, .selected = d->selected};
     TAM_CUDA_TRY(tam_launch_reset(&fresh, row->work.stream), "launching");
     TAM_CUDA_TRY(tam_launch_accumulate(&launch, row->work.stream), "launching accumulate");
     TAM_CUDA_TRY(tam_launch_collect(&launch, row->work.stream), "launching collect");
@@ -187,18 +187,18 @@ static tamis_status cuda_accumulate(void *self, const tam_accumulate *job, tam_a
 
 /* -- the rest of the row ---------------------------------------------------------------------- */
 
-static tamis_status cut(tam_cuda_row *row, const tam_cut *job, uint32_t *indices,
-                        tam_cut_result *out) {
-    *out = (tam_cut_result){0};
+static tamis_status select_entries(tam_cuda_row *row, const tam_select_job *job, uint32_t *indices,
+                                   tam_select_result *out) {
+    *out = (tam_select_result){0};
     TAM_TRY(refresh_parts(row));
-    return job->kind == TAM_CUT_GROUPS ? tam_cuda_cut_groups(row, job, indices, out)
-                                       : tam_cuda_cut_total(row, job, indices, out);
+    return job->kind == TAM_SELECT_GROUPS ? tam_cuda_select_groups(row, job, indices, out)
+                                          : tam_cuda_select_total(row, job, indices, out);
 }
 
-static tamis_status cuda_cut(void *self, const tam_cut *job, uint32_t *indices,
-                             tam_cut_result *out) {
+static tamis_status cuda_select(void *self, const tam_select_job *job, uint32_t *indices,
+                                tam_select_result *out) {
     tam_cuda_row *row = self;
-    TAM_CUDA_ON(row->device.device, cut(row, job, indices, out));
+    TAM_CUDA_ON(row->device.device, select_entries(row, job, indices, out));
 }
 
 static tamis_status cuda_count(void *self, const float *acc, uint32_t threshold, uint64_t *out) {
@@ -243,7 +243,7 @@ const tam_device tam_device_cuda = {
     .accumulate = cuda_accumulate,
     .count = cuda_count,
     .mark = cuda_mark,
-    .cut = cuda_cut,
+    .select = cuda_select,
     .gather = cuda_gather,
     .apply = cuda_apply,
     .put = cuda_put,

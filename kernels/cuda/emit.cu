@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The end of a cut. It chooses all keys over the cutoff and the first few of those equal to it. The
- * number of both kinds before an entry gives its position in the result.
+ * The end of a selection. It chooses all keys over the cutoff and the first few of those equal to
+ * it. The number of both kinds before an entry gives its position in the result.
  *
  *     count_cutoff   counts both kinds by block, and by chunk
  *     emit           prefix sums give every block, chunk and lane its position
@@ -10,7 +10,8 @@
 #include "kernels/cuda/seal.cuh"
 #include "kernels/cuda/select.cuh"
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_cutoff(const tam_cuda_cut job) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    count_cutoff(const tam_cuda_select_job job) {
     using reduce = cub::BlockReduce<uint32_t, TAM_BLOCK_THREADS>;
     __shared__ typename reduce::TempStorage memory[2];
     uint32_t source = job.select.search->source, cutoff = job.select.search->key;
@@ -71,7 +72,7 @@ struct neighbours {
     uint32_t both; /* how many are over the cutoff << 16, and equal to it */
 };
 
-static __device__ __forceinline__ neighbours load_keys(const tam_cuda_cut &job, uint64_t at,
+static __device__ __forceinline__ neighbours load_keys(const tam_cuda_select_job &job, uint64_t at,
                                                        uint32_t end, uint32_t cutoff) {
     neighbours mine;
     mine.both = 0;
@@ -85,7 +86,7 @@ static __device__ __forceinline__ neighbours load_keys(const tam_cuda_cut &job, 
     return mine;
 }
 
-static __device__ void emit_list(const tam_cuda_cut &job, writer *w) {
+static __device__ void emit_list(const tam_cuda_select_job &job, writer *w) {
     using scan = cub::BlockScan<uint32_t, TAM_BLOCK_THREADS>;
     __shared__ typename scan::TempStorage memory;
     tam_run run = tam_list_run(job);
@@ -111,7 +112,7 @@ static __device__ void emit_list(const tam_cuda_cut &job, writer *w) {
 }
 
 /* One warp, one chunk; elements of one register are neighbours. */
-static __device__ void emit_chunk(const tam_cuda_cut &job, const tam_cuda_chunk &chunk,
+static __device__ void emit_chunk(const tam_cuda_select_job &job, const tam_cuda_chunk &chunk,
                                   uint32_t more, uint32_t equal, writer *w) {
     uint32_t lane = threadIdx.x % 32, below = (1u << lane) - 1;
     tam_rule rule = tam_rule_of(job, chunk.group);
@@ -133,7 +134,7 @@ static __device__ void emit_chunk(const tam_cuda_cut &job, const tam_cuda_chunk 
     }
 }
 
-static __device__ void emit_chunks(const tam_cuda_cut &job, writer *w) {
+static __device__ void emit_chunks(const tam_cuda_select_job &job, writer *w) {
     using scan = cub::BlockScan<uint64_t, TAM_BLOCK_THREADS>;
     __shared__ typename scan::TempStorage memory;
     __shared__ uint32_t more[TAM_BLOCK_THREADS], equal[TAM_BLOCK_THREADS], any[TAM_BLOCK_THREADS];
@@ -157,7 +158,7 @@ static __device__ void emit_chunks(const tam_cuda_cut &job, writer *w) {
     }
 }
 
-static __device__ void write_indices(const tam_cuda_cut &job) {
+static __device__ void write_indices(const tam_cuda_select_job &job) {
     using reduce = cub::BlockReduce<uint64_t, TAM_BLOCK_THREADS>;
     __shared__ typename reduce::TempStorage memory;
     const tam_cuda_search search = *job.select.search;
@@ -172,19 +173,19 @@ static __device__ void write_indices(const tam_cuda_cut &job) {
         emit_chunks(job, &w);
     uint64_t checksum = reduce(memory).Sum(w.checksum);
     if (threadIdx.x == 0)
-        atomicAdd(reinterpret_cast<unsigned long long *>(&job.picked->checksum),
+        atomicAdd(reinterpret_cast<unsigned long long *>(&job.selected->checksum),
                   (unsigned long long)checksum);
 }
 
 /* -- the kernels ------------------------------------------------------------------------------ */
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
-    emit(const tam_cuda_cut job) {
+    emit(const tam_cuda_select_job job) {
     write_indices(job);
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
-    emit_sealed(const tam_cuda_cut job, const tam_cuda_exchange x) {
+    emit_sealed(const tam_cuda_select_job job, const tam_cuda_exchange x) {
     write_indices(job);
     if (tam_last_block(&x.scratch->sealed))
         tam_seal_packet(x, 0.0);
@@ -192,13 +193,13 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
 
 /* -- launch ----------------------------------------------------------------------------------- */
 
-extern "C" int tam_launch_emit(const tam_cuda_cut *job, void *stream) {
+extern "C" int tam_launch_emit(const tam_cuda_select_job *job, void *stream) {
     int error = tam_launch(count_cutoff, job->grid.blocks, stream, *job);
     return error ? error : tam_launch(emit, job->grid.blocks, stream, *job);
 }
 
-extern "C" int tam_launch_emit_sealed(const tam_cuda_cut *job, const tam_cuda_exchange *packet,
-                                      void *stream) {
+extern "C" int tam_launch_emit_sealed(const tam_cuda_select_job *job,
+                                      const tam_cuda_exchange *packet, void *stream) {
     int error = tam_launch(count_cutoff, job->grid.blocks, stream, *job);
     return error ? error : tam_launch(emit_sealed, job->grid.blocks, stream, *job, *packet);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The histograms of a cut, and its first pass: digit 1 of the list, and whether the list suffices.
+ * The histograms of a selection, and its first pass: digit 1 of the list, and whether the list
+ * suffices.
  */
 #ifndef TAM_CUDA_HISTOGRAM_CUH
 #define TAM_CUDA_HISTOGRAM_CUH
@@ -60,15 +61,15 @@ static __device__ void tam_find_digit(const volatile uint32_t *histogram, uint32
 /* -- the first pass --------------------------------------------------------------------------- */
 
 /* In the last block: set how many to choose, and find the first digit. */
-static __device__ void tam_begin_search(const tam_cuda_cut &job, uint32_t source,
+static __device__ void tam_begin_search(const tam_cuda_select_job &job, uint32_t source,
                                         uint32_t eligible) {
     tam_cuda_search *search = job.select.search;
     uint32_t k = job.params->k < eligible ? job.params->k : eligible;
     if (threadIdx.x == 0) {
-        job.picked->count = k;
-        job.picked->candidates = eligible;
-        job.picked->deferred = job.kind == TAM_CUT_ALL ? eligible - k : 0;
-        job.picked->rescanned = source == TAM_FROM_CHUNKS;
+        job.selected->count = k;
+        job.selected->candidates = eligible;
+        job.selected->deferred = job.kind == TAM_SELECT_ALL ? eligible - k : 0;
+        job.selected->rescanned = source == TAM_FROM_CHUNKS;
         search->source = k > 0 ? source : (uint32_t)TAM_FROM_NOTHING;
         search->rank = k;
     }
@@ -81,13 +82,13 @@ static __device__ void tam_begin_search(const tam_cuda_cut &job, uint32_t source
  * part of the list; it is not called if the list does not serve.
  * @param complete, count  what collect says of the list */
 template <typename WALK>
-static __device__ void tam_count_list(const tam_cuda_cut &job, bool complete, uint32_t count,
+static __device__ void tam_count_list(const tam_cuda_select_job &job, bool complete, uint32_t count,
                                       WALK walk) {
     __shared__ uint32_t bins[TAM_COPIES * TAM_DIGITS];
     __shared__ uint32_t reach;
     const tam_cuda_params params = *job.params;
     tam_cuda_search *search = job.select.search;
-    bool total = job.kind == TAM_CUT_TOTAL;
+    bool total = job.kind == TAM_SELECT_TOTAL;
     if (params.broken || (total && params.k == 0))
         return;
     bool serves = params.listed && complete;

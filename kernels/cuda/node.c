@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * A step of a bucket with nodes: a sparse step among the ranks of a column, on a slice of the sum
- * of each node, and what happens inside the node before and behind it (node.cu).
+ * A step of a bucket with nodes: a sparse step among the ranks of an inter-node group, on a shard
+ * of the sum of each node, and what happens inside the node before and behind it (node.cu).
  *
- *     gradient   | 0 . 0 . 0 . | 1 . 1 . 1 . | 0 . 0 . 0 . | 1 . 1 . 1 . | ...       runs of slices
+ *     gradient   | 0 . 0 . 0 . | 1 . 1 . 1 . | 0 . 0 . 0 . | 1 . 1 . 1 . | ...       runs of shards
  *     piece      `------------------------------------------------------'
- *     share 0    | 0 . 0 . 0 . 0 . 0 . 0 . | check |     to rank 0 of the node
- *     share 1    | 1 . 1 . 1 . 1 . 1 . 1 . | check |     to rank 1
+ *     shard 0    | 0 . 0 . 0 . 0 . 0 . 0 . | check |     to rank 0 of the node
+ *     shard 1    | 1 . 1 . 1 . 1 . 1 . 1 . | check |     to rank 1
  *
  * All pieces but the last are equally long, so NCCL sees every size in the rehearsal. One stream
  * does everything: collectives must come in the same order on all ranks, and those of the sum come
@@ -19,9 +19,9 @@
 struct tam_cuda_inside {
     tam_cuda_node plan;
     tam_cuda_gathered sum;
-    tam_cuda_accumulate pass;  /* over the own slice of the sum */
-    tam_cuda_exchange results; /* of the slices, as lists with values of exclusive owners */
-    tam_strided *slices;       /* device: sum.slices */
+    tam_cuda_accumulate pass;  /* over the own shard of the sum */
+    tam_cuda_exchange results; /* of the shards, as lists with values of exclusive owners */
+    tam_strided *node_shards;  /* device: sum.node_shards */
     uint32_t *first_chunk;     /* device: results.ranges.first_chunk */
     tam_cuda_stretch *pieces;  /* host: [npieces] */
     uint32_t npieces;
@@ -29,23 +29,23 @@ struct tam_cuda_inside {
 
 /* -- pieces ----------------------------------------------------------------------------------- */
 
-enum { CHECK = 4 }; /* floats at the end of a share, of which the last is its check */
+enum { CHECK = 4 }; /* floats at the end of a shard, of which the last is its check */
 
 static uint64_t longest(const tam_cuda_node *node) {
     uint64_t most = 0;
     for (uint32_t g = 0; g < node->among.count; g++)
-        most = node->slices[g].length > most ? node->slices[g].length : most;
+        most = node->node_shards[g].length > most ? node->node_shards[g].length : most;
     return most;
 }
 
-/* Positions of a piece in every slice: whole runs, and a multiple of four, so that sums are
+/* Positions of a piece in every shard: whole runs, and a multiple of four, so that sums are
  * aligned. */
 static uint64_t positions_of(const tam_cuda_node *node) {
     uint64_t turns = TAM_DENSE_PIECE / ((uint64_t)node->run * node->among.count) / 4 * 4;
     return (turns > 0 ? turns : 4) * node->run;
 }
 
-static uint64_t share_of(uint64_t positions) {
+static uint64_t shard_length_of(uint64_t positions) {
     return tam_cuda_round_up(positions, 4) + CHECK;
 }
 
@@ -57,7 +57,7 @@ static uint32_t chunks_before(const tam_grid *grid, uint64_t end, uint32_t first
     return first;
 }
 
-static tamis_status cut_pieces(tam_cuda_inside *in) {
+static tamis_status split_pieces(tam_cuda_inside *in) {
     const tam_cuda_node *node = &in->plan;
     uint64_t most = positions_of(node), length = longest(node);
     uint32_t chunk = 0, tile = 0;
@@ -71,8 +71,8 @@ static tamis_status cut_pieces(tam_cuda_inside *in) {
         bool last = p + 1 == in->npieces;
         uint32_t end = chunks_before(
             node->grid, last ? node->grid->n : (first + most) * node->among.count, chunk, &tile);
-        in->pieces[p] =
-            (tam_cuda_stretch){chunk, end, (uint32_t)first, last, share_of(last ? left : most)};
+        in->pieces[p] = (tam_cuda_stretch){chunk, end, (uint32_t)first, last,
+                                           shard_length_of(last ? left : most)};
         chunk = end;
     }
     return TAMIS_OK;
@@ -88,7 +88,7 @@ static void size_results(const tam_cuda_node *node, tam_cuda_exchange *results) 
     packets->bytes = tam_cuda_round_up(header + packets->index_bytes +
                                            sizeof(float) * (size_t)node->packet_capacity,
                                        TAM_CUDA_PART);
-    results->room = node->result_max;
+    results->capacity = node->result_max;
 }
 
 static tam_cuda_packets describe_packets(const tam_cuda_node *node, uint32_t nnodes) {
@@ -97,14 +97,14 @@ static tam_cuda_packets describe_packets(const tam_cuda_node *node, uint32_t nno
         .nranks = node->among.count,
         .first = node->among.first,
         .stride = node->among.stride,
-        .nstats = 1,          /* the norm of the slice */
-        .nwords = nnodes + 1, /* picks of each rank of the column; first node with a bad entry */
+        .nstats = 1,          /* the norm of the shard */
+        .nwords = nnodes + 1, /* entries of each rank between nodes; first node with a bad entry */
         .with_values = 1,
         .value_codec = {.type = TAMIS_VALUE_FLOAT32, .bits = 32},
     };
 }
 
-/* The column skips no step by itself. */
+/* An inter-node group skips no step by itself. */
 static void describe(tam_cuda_step *s) {
     tam_cuda_inside *in = s->inside;
     const tam_cuda_node *node = &in->plan;
@@ -119,7 +119,7 @@ static void describe(tam_cuda_step *s) {
         .still = true,
         .decides = s->plan.bucket + 1 == (s->plan.whole ? s->plan.whole->nbuckets : 1),
         .found = s->device->found,
-        .picked = s->device->picked,
+        .selected = s->device->selected,
         .group_sums = s->device->group_sums,
         .nsums = s->device->grid.ngroups,
     };
@@ -151,13 +151,13 @@ static void lay_out(tam_cuda_step *s, unsigned char *scratch) {
 static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_inside *in = s->inside;
     tam_cuda_gathered *sum = &in->sum;
-    size_t shares = sum->nlocal * (size_t)in->pieces[0].share;
+    size_t shards = sum->nlocal * (size_t)in->pieces[0].shard_length;
     tam_cuda_sparse_take(s, arena);
-    in->first_chunk = tam_cuda_sparse_take_lists(&in->results, in->results.room, arena);
-    in->slices = tam_cuda_take(arena, sum->nlocal, sizeof in->slices[0]);
-    sum->slices = in->slices;
-    sum->sent = tam_cuda_take(arena, shares, sizeof(float));
-    sum->came = tam_cuda_take(arena, shares, sizeof(float));
+    in->first_chunk = tam_cuda_sparse_take_lists(&in->results, in->results.capacity, arena);
+    in->node_shards = tam_cuda_take(arena, sum->nlocal, sizeof in->node_shards[0]);
+    sum->node_shards = in->node_shards;
+    sum->sent = tam_cuda_take(arena, shards, sizeof(float));
+    sum->received = tam_cuda_take(arena, shards, sizeof(float));
     sum->sum = tam_cuda_take(arena, tam_cuda_round_up(sum->length, 4), sizeof(float));
     sum->pass = tam_cuda_take(arena, 1, sizeof *sum->pass);
 }
@@ -170,15 +170,15 @@ static tamis_status fill(tam_cuda_step *s) {
     TAM_TRY(tam_cuda_sparse_fill(s));
     s->control.results = in->results.packets;
     in->pass = tam_cuda_pass_of(s, s->device, in->sum.pass); /* in float32 */
-    TAM_TRY(tam_cuda_lane_write(&s->round->lane, node->slices,
-                                node->among.count * sizeof node->slices[0], in->slices));
+    TAM_TRY(tam_cuda_lane_write(&s->round->lane, node->node_shards,
+                                node->among.count * sizeof node->node_shards[0], in->node_shards));
     return tam_cuda_sparse_ranges(s, node->grid, in->results.ranges.count, in->first_chunk);
 }
 
-static void resize(tam_cuda_step *s, const tam_cuda_room *room) {
+static void resize(tam_cuda_step *s, const tam_cuda_capacity *capacity) {
     tam_cuda_inside *in = s->inside;
-    in->plan.packet_capacity = room->result_capacity;
-    in->plan.result_max = room->result_max;
+    in->plan.packet_capacity = capacity->result_capacity;
+    in->plan.result_max = capacity->result_max;
     size_results(&in->plan, &in->results);
     s->control.results = in->results.packets;
 }
@@ -195,9 +195,9 @@ static tam_cuda_mail mail_of_piece(const tam_cuda_step *s, const tam_cuda_stretc
     return (tam_cuda_mail){
         .stream = tam_cuda_travel(s),
         .among = in->plan.among,
-        .share_bytes = (size_t)piece->share * sizeof(float),
+        .shard_bytes = (size_t)piece->shard_length * sizeof(float),
         .values = (unsigned char *)in->sum.sent,
-        .shares = (unsigned char *)in->sum.came,
+        .shards = (unsigned char *)in->sum.received,
     };
 }
 
@@ -211,20 +211,20 @@ uint64_t tam_cuda_node_bytes(const tam_cuda_step *s) {
     const tam_cuda_inside *in = s->inside;
     uint64_t bytes = in->results.packets.bytes;
     for (uint32_t p = 0; p < in->npieces; p++)
-        bytes += in->pieces[p].share * sizeof(float);
+        bytes += in->pieces[p].shard_length * sizeof(float);
     return (in->plan.among.count - 1) * bytes;
 }
 
 /* As many as in a step, and in its order: another rank may be in one (tam_cuda_step_announce). */
-tamis_status tam_cuda_node_rehearse(tam_cuda_step *s, tam_cuda_carry carry, tam_cuda_enqueue column,
+tamis_status tam_cuda_node_rehearse(tam_cuda_step *s, tam_cuda_carry carry, tam_cuda_enqueue inter,
                                     void *context) {
     const tam_cuda_inside *in = s->inside;
     tam_cuda_mail results = mail_of_results(s);
     for (uint32_t p = 0; p < in->npieces; p++) {
         tam_cuda_mail mail = mail_of_piece(s, &in->pieces[p]);
-        TAM_TRY(carry(context, &mail, TAM_CUDA_SHARES));
+        TAM_TRY(carry(context, &mail, TAM_CUDA_SHARDS));
     }
-    TAM_TRY(column(context, s));
+    TAM_TRY(inter(context, s));
     return carry(context, &results, TAM_CUDA_PACKETS);
 }
 
@@ -242,8 +242,8 @@ static tamis_status collect(tam_cuda_step *s, tam_cuda_carry carry, void *contex
     for (uint32_t p = 0; p < in->npieces; p++) {
         const tam_cuda_stretch *piece = &in->pieces[p];
         tam_cuda_mail mail = mail_of_piece(s, piece);
-        TAM_CUDA_LAUNCH(tam_launch_node_give(&s->exchange, &in->sum, &s->target, piece, stream));
-        TAM_TRY(carry(context, &mail, TAM_CUDA_SHARES));
+        TAM_CUDA_LAUNCH(tam_launch_node_send(&s->exchange, &in->sum, &s->target, piece, stream));
+        TAM_TRY(carry(context, &mail, TAM_CUDA_SHARDS));
         TAM_CUDA_LAUNCH(tam_launch_node_add(&s->exchange, &in->sum, &s->target, piece, stream));
     }
     if (s->plan.dense_output)
@@ -251,39 +251,40 @@ static tamis_status collect(tam_cuda_step *s, tam_cuda_carry carry, void *contex
     return TAMIS_OK;
 }
 
-static tamis_status share(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+static tamis_status gather_results(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
     const tam_cuda_inside *in = s->inside;
     void *stream = tam_cuda_travel(s);
     tam_cuda_mail mail = mail_of_results(s);
-    TAM_TRY(tam_cuda_sparse_survey(s));
+    TAM_TRY(tam_cuda_sparse_validate(s));
     TAM_CUDA_LAUNCH(tam_launch_node_seal(&s->exchange, &in->results, &in->sum, stream));
     TAM_TRY(carry(context, &mail, TAM_CUDA_PACKETS));
     TAM_CUDA_LAUNCH(tam_launch_check(&in->results, stream));
-    TAM_CUDA_LAUNCH(tam_launch_unite(&in->results, stream));
+    TAM_CUDA_LAUNCH(tam_launch_union(&in->results, stream));
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_node_exchange(tam_cuda_step *s, tam_cuda_carry carry, tam_cuda_enqueue column,
+tamis_status tam_cuda_node_exchange(tam_cuda_step *s, tam_cuda_carry carry, tam_cuda_enqueue inter,
                                     void *context) {
     TAM_TRY(collect(s, carry, context));
-    TAM_TRY(tam_cuda_sparse_pick(s, &s->inside->pass));
-    TAM_TRY(column(context, s));
-    return share(s, carry, context);
+    TAM_TRY(tam_cuda_sparse_select(s, &s->inside->pass));
+    TAM_TRY(inter(context, s));
+    return gather_results(s, carry, context);
 }
 
-static tamis_status survey(tam_cuda_step *s) {
-    TAM_CUDA_LAUNCH(tam_launch_survey(&s->inside->results, tam_cuda_travel(s)));
+static tamis_status validate(tam_cuda_step *s) {
+    TAM_CUDA_LAUNCH(tam_launch_validate(&s->inside->results, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
-/* The column's result leaves the residual; that of the node is the result, whose hash stays. */
-static tamis_status settle(tam_cuda_step *s) {
+/* The result between nodes leaves the residual; that of the node is the result, whose hash
+ * stays. */
+static tamis_status apply_result(tam_cuda_step *s) {
     tam_cuda_accumulate target = s->target, none = s->target;
     none.source = NULL;
     if (!s->plan.dense_output)
         target.source = NULL;
-    TAM_CUDA_LAUNCH(tam_launch_settle(&s->exchange, &none, tam_cuda_travel(s)));
-    TAM_CUDA_LAUNCH(tam_launch_settle(&s->inside->results, &target, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_apply_result(&s->exchange, &none, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_apply_result(&s->inside->results, &target, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
@@ -296,8 +297,8 @@ static const tam_cuda_kind in_nodes = {
     .load = tam_cuda_sparse_load,
     .save = tam_cuda_sparse_save,
     .begin = begin,
-    .survey = survey,
-    .settle = settle,
+    .validate = validate,
+    .apply = apply_result,
     .finish = tam_cuda_sparse_finish,
     .scratch = scratch,
     .lay_out = lay_out,
@@ -312,7 +313,7 @@ static tamis_status check(const tam_cuda_plan *plan) {
                         node->among.member, node->among.count);
     if (node->packet_capacity == 0 || node->packet_capacity > UINT32_MAX / sizeof(uint32_t))
         return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "the results of a slice with room for %u entries would exceed 4 GiB; "
+                        "the results of a shard with room for %u entries would exceed 4 GiB; "
                         "lower the density or use smaller buckets",
                         node->packet_capacity);
     return TAMIS_OK;
@@ -327,5 +328,5 @@ tamis_status tam_cuda_node_join(tam_cuda_step *s) {
     s->kind = &in_nodes;
     s->whole = s->inside->plan.device;
     describe(s);
-    return cut_pieces(s->inside);
+    return split_pieces(s->inside);
 }

@@ -61,7 +61,7 @@ static void choose_sizes(tam_cuda_device *d, size_t capacity) {
     uint64_t batches = (uint64_t)TAM_BATCH * ((uint64_t)grid->blocks * TAM_BLOCK_WARPS + 1);
     uint64_t pool = 2 * (uint64_t)capacity + batches;
     uint64_t enough = (uint64_t)TAM_CHUNK * grid->nchunks + grid->n;
-    pool = pool > POOL_MIN ? pool : POOL_MIN; /* cuts write there, see choose.c */
+    pool = pool > POOL_MIN ? pool : POOL_MIN; /* selections write there, see choose.c */
     pool = pool < enough ? pool : enough;
     if (pool > UINT32_MAX - batches) /* the cursor of the pool must not wrap */
         pool = UINT32_MAX - batches;
@@ -85,7 +85,7 @@ static void lay_out_pinned(tam_cuda_row *row, tam_cuda_arena *a) {
     uint32_t ngroups = row->device.grid.ngroups;
     lay_out_inbox(&row->device, a, &row->host);
     row->outbox.found = tam_cuda_take(a, 1, sizeof row->outbox.found[0]);
-    row->outbox.picked = tam_cuda_take(a, ngroups, sizeof row->outbox.picked[0]);
+    row->outbox.selected = tam_cuda_take(a, ngroups, sizeof row->outbox.selected[0]);
     row->outbox.group_sums = tam_cuda_take(a, ngroups, sizeof row->outbox.group_sums[0]);
 }
 
@@ -109,7 +109,7 @@ static void lay_out_memory(tam_cuda_row *row, tam_cuda_arena *a) {
     grid->groups = tam_cuda_take(a, grid->ngroups, sizeof grid->groups[0]);
     d->seg_begin = tam_cuda_take(a, d->nsegments, sizeof d->seg_begin[0]);
     d->found = tam_cuda_take(a, 1, sizeof d->found[0]);
-    d->picked = tam_cuda_take(a, grid->ngroups, sizeof d->picked[0]);
+    d->selected = tam_cuda_take(a, grid->ngroups, sizeof d->selected[0]);
     d->chunk_sums = tam_cuda_take(a, grid->nchunks, sizeof d->chunk_sums[0]);
     d->group_sums = tam_cuda_take(a, grid->ngroups, sizeof d->group_sums[0]);
     d->select.histogram = tam_cuda_take(a, 3 * TAM_DIGITS, sizeof d->select.histogram[0]);

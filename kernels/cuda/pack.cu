@@ -3,7 +3,7 @@
  * Lists that travel packed: from elements to positions in a part to codes, and back. The bytes, and
  * what is refused, are those of the host (collectives/exchange/index_codecs.h, index_*.c).
  *
- *     pack      the own list, which the cut has written to packed.lists; a packet without values is
+ *     pack      the own list, as selected, in packed.lists; a packet without values is
  *               complete then, and is sealed
  *     unpack    those of the other ranks, checked: a code that no encoder writes is a fault
  *
@@ -80,7 +80,7 @@ static __device__ __forceinline__ uint32_t pack_bitmap(const packing &p) {
                 break;
             word |= 1u << (position - begin);
         }
-        reinterpret_cast<uint32_t *>(p.codes)[w] = word; /* the room is whole words */
+        reinterpret_cast<uint32_t *>(p.codes)[w] = word; /* the capacity is whole words */
     }
     return bytes;
 }
@@ -155,7 +155,7 @@ static __device__ __forceinline__ uint64_t pack_alone(const tam_cuda_exchange &x
     if (threadIdx.x == 0)
         x.scratch->code_bytes = bytes;
     __syncthreads(); /* the codes are written */
-    return tam_share_of_bytes(TAM_SUM_INDICES, p.codes, bytes, 0, UINT32_MAX);
+    return tam_part_of_bytes(TAM_SUM_INDICES, p.codes, bytes, 0, UINT32_MAX);
 }
 
 static __device__ __forceinline__ uint64_t pack_list(const tam_cuda_exchange &x, const packing &p) {

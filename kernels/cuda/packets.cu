@@ -8,10 +8,10 @@
 
 /* -- seal ------------------------------------------------------------------------------------- */
 
-/* pairs: gather one piece of the own list and encode it. @return this thread's sum of squares of
- * what is given */
-static __device__ double give_piece(const tam_cuda_exchange &x, uint32_t first, uint32_t end,
-                                    unsigned char *values) {
+/* pairs: gather one piece of the own list and encode it. @return this thread's sum of squares
+ * of what is sent */
+static __device__ double encode_piece(const tam_cuda_exchange &x, uint32_t first, uint32_t end,
+                                      unsigned char *values) {
     const uint32_t *indices = tam_indices_of(x.packets, x.packets.rank);
     const tam_cuda_value_codec &codec = x.packets.value_codec;
     double squares = 0.0, kept = 0.0;
@@ -35,14 +35,14 @@ static __device__ double give_piece(const tam_cuda_exchange &x, uint32_t first, 
 /* The same, with checksum and squares. Pieces of any value codec are whole words. */
 static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, uint32_t piece) {
     unsigned char *values = tam_values_of(x.packets, x.packets.rank);
-    uint32_t first = piece * TAM_PIECE, left = x.picked->count - first;
+    uint32_t first = piece * TAM_PIECE, left = x.selected->count - first;
     uint32_t end = first + (left < TAM_PIECE ? left : TAM_PIECE);
-    double squares = give_piece(x, first, end, values);
+    double squares = encode_piece(x, first, end, values);
     __syncthreads(); /* the codes are written */
     uint32_t begin = tam_value_encoded_bytes(x.packets.value_codec, first);
     uint32_t bytes = tam_value_encoded_bytes(x.packets.value_codec, end);
-    uint64_t sum = tam_block_sum(
-        tam_share_of_bytes(TAM_SUM_VALUES, values, bytes, begin / 4, (bytes + 3) / 4));
+    uint64_t sum =
+        tam_block_sum(tam_part_of_bytes(TAM_SUM_VALUES, values, bytes, begin / 4, (bytes + 3) / 4));
     squares = tam_block_fold(squares);
     if (threadIdx.x == 0) {
         tam_add64(&x.scratch->sent, sum);
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, 
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     seal(const tam_cuda_exchange x) {
-    uint32_t pieces = tam_pieces_of(x.packets.with_values ? x.picked->count : 0);
+    uint32_t pieces = tam_pieces_of(x.packets.with_values ? x.selected->count : 0);
     for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
         gather_piece(x, piece);
     if (tam_last_block(&x.scratch->sealed))
@@ -125,17 +125,16 @@ static __device__ uint32_t fault_of(const tam_cuda_exchange &x, uint32_t part, c
 }
 
 /* This thread's part of the checksum of a piece of the indices, or of their codes. */
-static __device__ uint64_t share_of_indices(const tam_cuda_exchange &x, uint32_t r,
-                                            uint32_t piece) {
+static __device__ uint64_t part_of_indices(const tam_cuda_exchange &x, uint32_t r, uint32_t piece) {
     uint32_t bytes =
         tam_is_packed(x.packets) ? tam_code_bytes_of(x.packets, r) : tam_count_of(x.packets, r) * 4;
-    return tam_share_of_bytes(TAM_SUM_INDICES, tam_codes_of(x.packets, r), bytes, piece * CHECKED,
-                              (piece + 1) * CHECKED);
+    return tam_part_of_bytes(TAM_SUM_INDICES, tam_codes_of(x.packets, r), bytes, piece * CHECKED,
+                             (piece + 1) * CHECKED);
 }
 
 /* pairs: of the values from entry `first` on, before `end`. @param faults  [in,out] */
-static __device__ uint64_t share_of_values(const tam_cuda_exchange &x, uint32_t r, uint32_t first,
-                                           uint32_t end, uint32_t *faults) {
+static __device__ uint64_t part_of_values(const tam_cuda_exchange &x, uint32_t r, uint32_t first,
+                                          uint32_t end, uint32_t *faults) {
     const tam_cuda_value_codec &codec = x.packets.value_codec;
     const unsigned char *values = tam_values_of(x.packets, r);
     uint32_t block = first / TAM_VALUE_BLOCK + threadIdx.x;
@@ -144,7 +143,7 @@ static __device__ uint64_t share_of_values(const tam_cuda_exchange &x, uint32_t 
         *faults |= 1u << TAM_REFUSED_CODE;
     uint32_t begin = tam_value_encoded_bytes(codec, first),
              bytes = tam_value_encoded_bytes(codec, end);
-    return tam_share_of_bytes(TAM_SUM_VALUES, values, bytes, begin / 4, (bytes + 3) / 4);
+    return tam_part_of_bytes(TAM_SUM_VALUES, values, bytes, begin / 4, (bytes + 3) / 4);
 }
 
 /* What a thread has found in the pieces of one rank's list. */
@@ -162,10 +161,10 @@ static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint3
     uint32_t part = x.still ? r : tam_scheme_part(x.scheme, x.params->step, r, x.packets.nranks);
     if (piece > 0 && begin >= count && !tam_is_packed(x.packets)) /* all threads alike */
         return;
-    found->sum += piece == 0 ? tam_share_of_header(x.packets, r) : 0;
-    found->sum += share_of_indices(x, r, piece);
+    found->sum += piece == 0 ? tam_part_of_header(x.packets, r) : 0;
+    found->sum += part_of_indices(x, r, piece);
     if (x.packets.with_values && begin < end)
-        found->sum += share_of_values(x, r, begin, end, &found->faults);
+        found->sum += part_of_values(x, r, begin, end, &found->faults);
     for (uint32_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS)
         found->faults |= fault_of(x, part, list, i);
 }
@@ -220,13 +219,13 @@ static __device__ tam_refusal refuse(const tam_cuda_exchange &x, uint32_t r) {
 
 /* Sums of integers over the ranks: the order of addition does not matter. */
 struct totals {
-    unsigned long long picked, candidates, deferred, nonfinite;
+    unsigned long long selected, candidates, deferred, nonfinite;
     uint32_t unknown, rescans;
     uint32_t refused;         /* the first rank here whose packet is refused, or nranks */
     uint32_t found_nonfinite; /* the first of all ranks that found NaN or Inf, or UINT32_MAX */
 };
 
-/* Results of slices: the first rank of the first node whose sum was not finite. */
+/* Results of shards: the first rank of the first node whose sum was not finite. */
 static __device__ uint32_t who_found_nonfinite(const tam_cuda_packets &s, uint32_t r) {
     return s.nwords > 0 ? tam_words_of(s, r)[s.nwords - 1] * s.nranks : tam_rank_of(s, r);
 }
@@ -242,7 +241,7 @@ static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals
     if (counters[TAM_COUNTER_UNKNOWN] > 0.0f)
         atomicOr(&all->unknown, 1u);
     atomicAdd(&all->rescans, (uint32_t)tam_counter_whole(counters[TAM_COUNTER_RESCANS]));
-    atomicAdd(&all->picked, h->count + deferred);
+    atomicAdd(&all->selected, h->count + deferred);
     atomicAdd(&all->deferred, deferred);
     atomicAdd(&all->candidates,
               (unsigned long long)tam_counter_get(counters, TAM_COUNTER_CANDIDATES));
@@ -252,7 +251,7 @@ static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals
 
 static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
-    verdict->picked = all.picked;
+    verdict->selected = all.selected;
     verdict->deferred = all.deferred;
     verdict->known = !all.unknown;
     verdict->candidates = all.unknown ? 0 : all.candidates;
@@ -267,7 +266,7 @@ static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
         verdict->rank = all.found_nonfinite;
     }
     if (verdict->status != TAMIS_OK)
-        verdict->picked_sum = 0.0;
+        verdict->sent_sum = 0.0;
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_cuda_exchange x) {

@@ -92,9 +92,9 @@ static __device__ __forceinline__ uint32_t tam_word_of(const void *memory, uint3
 
 /** This thread's part of the sum tam_sum_bytes of so many bytes, of their words from `begin` to
  * `end`. The last word may be incomplete. */
-static __device__ __forceinline__ uint64_t tam_share_of_bytes(uint32_t area, const void *memory,
-                                                              uint32_t bytes, uint32_t begin,
-                                                              uint32_t end) {
+static __device__ __forceinline__ uint64_t tam_part_of_bytes(uint32_t area, const void *memory,
+                                                             uint32_t bytes, uint32_t begin,
+                                                             uint32_t end) {
     uint32_t nwords = bytes / 4 + (bytes % 4 > 0);
     uint64_t sum = 0;
     end = end < nwords ? end : nwords;
@@ -104,8 +104,8 @@ static __device__ __forceinline__ uint64_t tam_share_of_bytes(uint32_t area, con
 }
 
 /** This thread's part of the sum tam_sum_header. */
-static __device__ __forceinline__ uint64_t tam_share_of_header(const tam_cuda_packets &s,
-                                                               uint32_t r) {
+static __device__ __forceinline__ uint64_t tam_part_of_header(const tam_cuda_packets &s,
+                                                              uint32_t r) {
     const uint32_t *words = reinterpret_cast<const uint32_t *>(tam_header_of(s, r));
     uint32_t nwords = (uint32_t)(tam_packet_header_bytes(s) / sizeof words[0]);
     uint32_t hole = offsetof(tam_header, check) / 4;
@@ -116,13 +116,13 @@ static __device__ __forceinline__ uint64_t tam_share_of_header(const tam_cuda_pa
 }
 
 static __device__ __forceinline__ uint64_t tam_config_of(const tam_cuda_exchange &x) {
-    return x.ledger->config + x.ledger->agreed;
+    return x.record->config + x.record->agreed;
 }
 
 /** What the header of rank r must say. */
 static __device__ __forceinline__ tam_header_due tam_due_of(const tam_cuda_exchange &x,
                                                             uint32_t r) {
-    tam_header_due due = {tam_config_of(x), x.params->step, x.ledger->last_result, r,
+    tam_header_due due = {tam_config_of(x), x.params->step, x.record->last_result, r,
                           x.packets.capacity};
     return due;
 }

@@ -16,7 +16,7 @@ struct packing {
     uint32_t *list; /* elements */
     unsigned char *codes;
     uint32_t count, bytes, capacity;
-    uint32_t room; /* bytes, a multiple of 4 */
+    uint32_t most_bytes; /* of codes, a multiple of 4 */
 };
 
 static __device__ __forceinline__ packing packing_of(const tam_cuda_exchange &x, uint32_t r) {
@@ -27,18 +27,18 @@ static __device__ __forceinline__ packing packing_of(const tam_cuda_exchange &x,
     p.list = tam_indices_of(x.packets, r);
     p.codes = reinterpret_cast<unsigned char *>(tam_codes_of(x.packets, r));
     p.capacity = x.packets.capacity;
-    p.room = x.packets.index_bytes;
+    p.most_bytes = x.packets.index_bytes;
     return p;
 }
 
 /* What this rank sends. */
 static __device__ __forceinline__ packing own_packing(const tam_cuda_exchange &x) {
     packing p = packing_of(x, x.packets.rank);
-    p.count = x.picked->count;
+    p.count = x.selected->count;
     return p;
 }
 
-/* What came. */
+/* What was received. */
 static __device__ __forceinline__ packing packing_from(const tam_cuda_exchange &x, uint32_t r) {
     packing p = packing_of(x, r);
     p.count = tam_count_of(x.packets, r);

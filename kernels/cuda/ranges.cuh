@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/value_codec.cuh"
 
-#include "lib/policy/slices.h"
+#include "lib/policy/shards.h"
 
 /** Offsets of the ranges, and the length of the union. Every thread takes a run of ranges. */
 static __device__ void tam_lay_out_ranges(const tam_cuda_exchange &x) {
@@ -32,15 +32,15 @@ static __device__ void tam_lay_out_ranges(const tam_cuda_exchange &x) {
 }
 
 /* Rounded: who adds up which blocks of the union. */
-static __device__ void tam_cut_slices(const tam_cuda_exchange &x) {
+static __device__ void tam_split_shards(const tam_cuda_exchange &x) {
     uint32_t count = x.scratch->verdict.count, nranks = x.packets.nranks;
     for (uint32_t r = threadIdx.x; r < nranks; r += TAM_BLOCK_THREADS) {
         tam_owned own[2];
-        tam_slices_of(tam_blocks_of(count), 1, nranks, r, own);
-        tam_cuda_slice *slice = &x.rounded.slices[r];
+        tam_shards_of(tam_blocks_of(count), 1, nranks, r, own);
+        tam_cuda_shard *shard = &x.rounded.shards[r];
         for (uint32_t i = 0; i < 2; i++) {
-            slice->begin[i] = (uint32_t)own[i].begin;
-            slice->count[i] = (uint32_t)own[i].length;
+            shard->begin[i] = (uint32_t)own[i].begin;
+            shard->count[i] = (uint32_t)own[i].length;
         }
     }
 }
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void tam_begin_union(const tam_cuda_exchange &
     tam_lay_out_ranges(x);
     __syncthreads();
     if (x.rounded.blocks > 0)
-        tam_cut_slices(x);
+        tam_split_shards(x);
 }
 
 #endif

@@ -27,15 +27,15 @@ static __device__ double tam_add_in_order(const double *sums, uint32_t ngroups, 
 
 /* Figures of this rank; one thread loads those of each bucket. Segments with rows have none. */
 struct own_figures {
-    uint32_t picked[TAM_BUCKETS_MAX], keys[TAM_BUCKETS_MAX], targets[TAM_BUCKETS_MAX];
+    uint32_t sent[TAM_BUCKETS_MAX], keys[TAM_BUCKETS_MAX], targets[TAM_BUCKETS_MAX];
 };
 
 static __device__ void load_figures(const tam_cuda_reporting &job, own_figures *out) {
     uint32_t b = threadIdx.x;
     if (b < job.nbuckets) {
         bool rowed = tam_scheme_rowed(job.all[b].scheme);
-        out->picked[b] = rowed ? 0 : job.all[b].picked->count;
-        out->keys[b] = job.all[b].picked->key;
+        out->sent[b] = rowed ? 0 : job.all[b].selected->count;
+        out->keys[b] = job.all[b].selected->key;
         out->targets[b] = job.targets && !rowed ? (uint32_t)job.targets[b] : 0;
     }
     __syncthreads();
@@ -45,9 +45,9 @@ static __device__ void load_figures(const tam_cuda_reporting &job, own_figures *
 static __device__ void describe_own(const own_figures &own, uint32_t nbuckets,
                                     tam_cuda_report *out) {
     uint32_t least = 0;
-    out->picked = 0;
+    out->sent = 0;
     for (uint32_t b = 0; b < nbuckets; b++) {
-        out->picked += own.picked[b];
+        out->sent += own.sent[b];
         out->targets[b] = own.targets[b];
         if (own.keys[b] > 0 && (least == 0 || own.keys[b] < least))
             least = own.keys[b];
@@ -64,14 +64,14 @@ static __device__ void describe(const tam_cuda_common *common, const tam_control
     out->refused = verdict->refused;
     out->rank = verdict->rank;
     out->in_sums = verdict->in_sums;
-    out->picked_max = verdict->picked_max;
+    out->sent_max = verdict->sent_max;
     out->count = verdict->count;
     out->selected = verdict->count - verdict->rowed;
     out->rescans = verdict->rescans;
     out->deferred = verdict->deferred;
     out->candidates = verdict->candidates;
     out->nonfinite = verdict->nonfinite;
-    out->picked_sum = verdict->picked_sum;
+    out->sent_sum = verdict->sent_sum;
     out->update_scale = common->scale;
     out->margin = state->margin;
     out->slope = tam_rule_slope(state);

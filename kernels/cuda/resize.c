@@ -9,18 +9,18 @@
 
 /* -- sizes ------------------------------------------------------------------------------------ */
 
-static tamis_status resize(tam_cuda_step *s, const tam_cuda_room *room) {
-    s->plan.packet_capacity = room->packet_capacity;
-    s->plan.union_max = room->union_max;
-    s->plan.codecs.index_bytes = room->index_bytes;
+static tamis_status resize(tam_cuda_step *s, const tam_cuda_capacity *capacity) {
+    s->plan.packet_capacity = capacity->packet_capacity;
+    s->plan.union_max = capacity->union_max;
+    s->plan.codecs.index_bytes = capacity->index_bytes;
     tam_cuda_sparse_resize(s);
     if (s->kind->resize)
-        s->kind->resize(s, room);
+        s->kind->resize(s, capacity);
     return tam_cuda_round_report(s);
 }
 
-tamis_status tam_cuda_step_resize(tam_cuda_step *s, const tam_cuda_room *room) {
-    TAM_CUDA_ON(s->device->device, resize(s, room));
+tamis_status tam_cuda_step_resize(tam_cuda_step *s, const tam_cuda_capacity *capacity) {
+    TAM_CUDA_ON(s->device->device, resize(s, capacity));
 }
 
 /* -- do all ranks change them? ---------------------------------------------------------------- */

@@ -17,7 +17,7 @@
 /* -- pack ------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ void clear_codes(const packing &p) {
-    for (uint64_t w = tam_thread_of_grid(); w < p.room / 4; w += tam_threads_of_grid())
+    for (uint64_t w = tam_thread_of_grid(); w < p.most_bytes / 4; w += tam_threads_of_grid())
         reinterpret_cast<uint32_t *>(p.codes)[w] = 0;
 }
 
@@ -76,7 +76,7 @@ static __device__ uint64_t pack_piece(const packing &p, uint32_t piece, uint32_t
 /* -- unpack: what a word skips ---------------------------------------------------------------- */
 
 /*
- * Where a code begins depends on all codes before it, so a list cannot simply be cut. But what a
+ * Where a code begins depends on all codes before it, so a list cannot simply be split. But what a
  * word needs to know of them is little: how many of its first bits are low bits of a code that
  * ended its zeros before, at most 31. A word is thus a function from 32 numbers to 32 numbers: what
  * the word behind it must skip. Functions are joined by looking up one in the other, so warps join

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the steps of all buckets share: streams and events, the verdict, shares of k, the joined
+ * What the steps of all buckets share: streams and events, the verdict, budgets, the joined
  * result, reports.
  */
 #include "kernels/cuda/step.h"
@@ -30,7 +30,7 @@ static tamis_status open_streams(tam_cuda_round *r, const tam_cuda_kind *kind) {
 }
 
 static void take(tam_cuda_round *r, tam_cuda_arena *arena) {
-    tam_cuda_shares *s = &r->shares;
+    tam_cuda_budgets *s = &r->budgets;
     r->common = tam_cuda_take(arena, 1, sizeof *r->common);
     r->exchanges = tam_cuda_take(arena, r->nbuckets, sizeof r->exchanges[0]);
     r->controls = tam_cuda_take(arena, r->nbuckets, sizeof r->controls[0]);
@@ -66,9 +66,9 @@ tamis_status tam_cuda_round_open(tam_cuda_step *first) {
     r->steps = tam_alloc_array(r->nbuckets, sizeof(tam_cuda_step *));
     if (!r->steps)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u buckets", r->nbuckets);
-    r->shares.nbuckets = r->nbuckets - whole->nrowed;
-    r->shares.nrowed = whole->nrowed;
-    r->shares.by_norm = whole->by_norm;
+    r->budgets.nbuckets = r->nbuckets - whole->nrowed;
+    r->budgets.nrowed = whole->nrowed;
+    r->budgets.by_norm = whole->by_norm;
     TAM_TRY(open_streams(r, first->kind));
     r->lane.timeout_ns = first->plan.timeout_ns;
     TAM_TRY(take_memory(r));

@@ -4,47 +4,47 @@
  * What is rounded how, and who keeps which error, is that of the host
  * (collectives/exchange/value_sum.h), so the bits are the same.
  *
- *     give    the values of the union, encoded, for the owners of their blocks; errors
+ *     encode  the values of the union, encoded, for the owners of their blocks; errors
  *     add     decode those of all ranks, add them up, encode the sums; their errors
- *     take    decode all sums into `values`
+ *     decode  all sums, into `values`
  *
- * A block of threads takes a block of 256 values. Messages have a fixed size: a share has room for
+ * A block of threads takes a block of 256 values. Messages have a fixed size: a shard has room for
  * the most blocks that an owner can get, and how many it has in this step follows from the length
- * of the union (lib/policy/slices.h). Its last 4 bytes check what it holds, the step and the
+ * of the union (lib/policy/shards.h). Its last 4 bytes check what it holds, the step and the
  * configuration. A step may run again after a state was loaded, so the checks of what is to be
  * received are cleared before: what a collective that was given up did not bring is refused.
  */
-#include "kernels/cuda/shares.cuh"
+#include "kernels/cuda/shards.cuh"
 #include "kernels/cuda/value_codec.cuh"
 
 #include "lib/base/tree.h"
 
-/* -- blocks and shares ------------------------------------------------------------------------ */
+/* -- blocks and shards ------------------------------------------------------------------------ */
 
-/* One block of a share: `count` values from `first` on, 0 if the share has no such block. */
+/* One block of a shard: `count` values from `first` on, 0 if the shard has no such block. */
 struct part {
     uint32_t first, count;
 };
 
 static __device__ __forceinline__ part part_of(const tam_cuda_exchange &x, uint32_t owner,
                                                uint32_t place) {
-    const tam_cuda_slice slice = x.rounded.slices[owner];
-    bool second = place >= slice.count[0];
-    uint32_t at = place - (second ? slice.count[0] : 0);
+    const tam_cuda_shard shard = x.rounded.shards[owner];
+    bool second = place >= shard.count[0];
+    uint32_t at = place - (second ? shard.count[0] : 0);
     part p = {};
-    if (at >= slice.count[second])
+    if (at >= shard.count[second])
         return p;
-    p.first = (slice.begin[second] + at) * TAM_VALUE_BLOCK;
+    p.first = (shard.begin[second] + at) * TAM_VALUE_BLOCK;
     p.count = x.scratch->verdict.count - p.first;
     p.count = p.count < TAM_VALUE_BLOCK ? p.count : TAM_VALUE_BLOCK;
     return p;
 }
 
-static __device__ __forceinline__ uint32_t *check_in(unsigned char *share, size_t bytes) {
-    return reinterpret_cast<uint32_t *>(share + bytes) - 1;
+static __device__ __forceinline__ uint32_t *check_in(unsigned char *shard, size_t bytes) {
+    return reinterpret_cast<uint32_t *>(shard + bytes) - 1;
 }
 
-/* Add a block of a share to its check. All threads call it, when the block is written. */
+/* Add a block of a shard to its check. All threads call it, when the block is written. */
 static __device__ __forceinline__ void add_check(const tam_cuda_exchange &x, uint32_t which,
                                                  uint32_t r, uint32_t place,
                                                  const tam_cuda_value_codec &codec, uint32_t count,
@@ -59,15 +59,15 @@ static __device__ __forceinline__ void add_check(const tam_cuda_exchange &x, uin
         tam_add64(&x.checks[which][r], sum);
 }
 
-/* -- give ------------------------------------------------------------------------------------- */
+/* -- encode ----------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void give_block(const tam_cuda_exchange &x, uint32_t owner,
-                                                  uint32_t place) {
+static __device__ __forceinline__ void encode_block(const tam_cuda_exchange &x, uint32_t owner,
+                                                    uint32_t place) {
     const tam_cuda_rounded &q = x.rounded;
     part p = part_of(x, owner, place);
     if (p.count == 0) /* all threads alike */
         return;
-    unsigned char *block = q.sent + owner * q.share_bytes + (size_t)place * tam_value_stride(q.up);
+    unsigned char *block = q.sent + owner * q.shard_bytes + (size_t)place * tam_value_stride(q.up);
     uint32_t i = p.first + threadIdx.x;
     bool inside = threadIdx.x < p.count;
     float value = inside ? x.values[i] : 0.0f;
@@ -78,25 +78,26 @@ static __device__ __forceinline__ void give_block(const tam_cuda_exchange &x, ui
     add_check(x, TAM_SENT, owner, place, q.up, p.count, block);
 }
 
-/* A rank that refuses the packets gives wrong checks. */
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) give(const tam_cuda_exchange x) {
+/* A rank that refuses the packets sends wrong checks. */
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    encode_values(const tam_cuda_exchange x) {
     const tam_cuda_rounded &q = x.rounded;
     uint32_t nranks = x.packets.nranks, refuses = x.scratch->verdict.status != TAMIS_OK;
     uint32_t tasks = refuses ? 0 : nranks * q.blocks;
     for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x)
-        give_block(x, task / q.blocks, task % q.blocks);
-    if (!tam_last_block(&x.scratch->given))
+        encode_block(x, task / q.blocks, task % q.blocks);
+    if (!tam_last_block(&x.scratch->filled))
         return;
     for (uint32_t r = threadIdx.x; r < nranks; r += TAM_BLOCK_THREADS) {
-        *check_in(q.sent + r * q.share_bytes, q.share_bytes) =
-            tam_share_check(x, x.packets.rank, x.checks[TAM_SENT][r]) ^ refuses;
-        *check_in(q.came + r * q.share_bytes, q.share_bytes) = 0;
+        *check_in(q.sent + r * q.shard_bytes, q.shard_bytes) =
+            tam_shard_check(x, x.packets.rank, x.checks[TAM_SENT][r]) ^ refuses;
+        *check_in(q.received + r * q.shard_bytes, q.shard_bytes) = 0;
     }
 }
 
 /* -- add -------------------------------------------------------------------------------------- */
 
-/* What all ranks gave for a block, one value in each thread. */
+/* What all ranks sent for a block, one value in each thread. */
 static __device__ __forceinline__ float add_up(const tam_cuda_exchange &x, const part &p,
                                                uint32_t place) {
     const tam_cuda_rounded &q = x.rounded;
@@ -105,8 +106,8 @@ static __device__ __forceinline__ float add_up(const tam_cuda_exchange &x, const
     sum.count = sum.vrank = 0;
     for (uint32_t r = 0; r < nranks; r++) {
         const unsigned char *block =
-            q.came + r * q.share_bytes + (size_t)place * tam_value_stride(q.up);
-        add_check(x, TAM_CAME, r, place, q.up, p.count, block);
+            q.received + r * q.shard_bytes + (size_t)place * tam_value_stride(q.up);
+        add_check(x, TAM_RECEIVED, r, place, q.up, p.count, block);
         if (!tam_value_valid(q.up, block) && threadIdx.x == 0)
             atomicOr(&x.scratch->damaged, 1u);
         if (threadIdx.x < p.count)
@@ -132,7 +133,7 @@ static __device__ __forceinline__ void add_block(const tam_cuda_exchange &x, uin
     add_check(x, TAM_SUMS, x.packets.rank, place, q.down, p.count, block);
 }
 
-/* The shares that came are those that were given, or this rank's sums get a wrong check. Two blocks
+/* The received shards are those that were sent, or this rank's sums get a wrong check. Two blocks
  * of a multiprocessor at least: with fewer registers there are spills. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
     add_rounded(const tam_cuda_exchange x) {
@@ -143,22 +144,22 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
     if (!tam_last_block(&x.scratch->added))
         return;
     for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS) {
-        if (tam_share_check(x, r, x.checks[TAM_CAME][r]) !=
-            *check_in(q.came + r * q.share_bytes, q.share_bytes))
+        if (tam_shard_check(x, r, x.checks[TAM_RECEIVED][r]) !=
+            *check_in(q.received + r * q.shard_bytes, q.shard_bytes))
             atomicOr(&x.scratch->damaged, 1u);
         *check_in(q.sent + r * q.sum_bytes, q.sum_bytes) = 0;
     }
     __syncthreads();
     if (threadIdx.x == 0)
         *check_in(q.sent + x.packets.rank * q.sum_bytes, q.sum_bytes) =
-            tam_share_check(x, x.packets.rank, x.checks[TAM_SUMS][x.packets.rank]) ^
+            tam_shard_check(x, x.packets.rank, x.checks[TAM_SUMS][x.packets.rank]) ^
             (refuses | x.scratch->damaged);
 }
 
-/* -- take ------------------------------------------------------------------------------------- */
+/* -- decode ----------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void take_block(const tam_cuda_exchange &x, uint32_t owner,
-                                                  uint32_t place) {
+static __device__ __forceinline__ void decode_block(const tam_cuda_exchange &x, uint32_t owner,
+                                                    uint32_t place) {
     const tam_cuda_rounded &q = x.rounded;
     part p = part_of(x, owner, place);
     if (p.count == 0)
@@ -173,17 +174,17 @@ static __device__ __forceinline__ void take_block(const tam_cuda_exchange &x, ui
         add_check(x, TAM_SUMS, owner, place, q.down, p.count, block);
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) take(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) decode_sums(const tam_cuda_exchange x) {
     const tam_cuda_rounded &q = x.rounded;
     if (x.scratch->verdict.status != TAMIS_OK)
         return;
     uint32_t tasks = x.packets.nranks * q.blocks;
     for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x)
-        take_block(x, task / q.blocks, task % q.blocks);
-    if (!tam_last_block(&x.scratch->taken))
+        decode_block(x, task / q.blocks, task % q.blocks);
+    if (!tam_last_block(&x.scratch->decoded))
         return;
     for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS) {
-        if (tam_share_check(x, r, x.checks[TAM_SUMS][r]) !=
+        if (tam_shard_check(x, r, x.checks[TAM_SUMS][r]) !=
             *check_in(q.sent + r * q.sum_bytes, q.sum_bytes))
             atomicOr(&x.scratch->absent, 1u);
     }
@@ -191,16 +192,16 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) take(const tam_cuda_
 
 /* -- launch ----------------------------------------------------------------------------------- */
 
-extern "C" int tam_launch_give(const tam_cuda_exchange *job, void *stream) {
+extern "C" int tam_launch_encode_values(const tam_cuda_exchange *job, void *stream) {
     uint64_t tasks = (uint64_t)job->packets.nranks * job->rounded.blocks;
-    return tam_launch(give, tam_blocks_for(job, tasks), stream, *job);
+    return tam_launch(encode_values, tam_blocks_for(job, tasks), stream, *job);
 }
 
 extern "C" int tam_launch_add_rounded(const tam_cuda_exchange *job, void *stream) {
     return tam_launch(add_rounded, tam_blocks_for(job, job->rounded.blocks), stream, *job);
 }
 
-extern "C" int tam_launch_take(const tam_cuda_exchange *job, void *stream) {
+extern "C" int tam_launch_decode_sums(const tam_cuda_exchange *job, void *stream) {
     uint64_t tasks = (uint64_t)job->packets.nranks * job->rounded.blocks;
-    return tam_launch(take, tam_blocks_for(job, tasks), stream, *job);
+    return tam_launch(decode_sums, tam_blocks_for(job, tasks), stream, *job);
 }

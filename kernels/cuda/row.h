@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The implementation of the row tam_device_cuda: open.c opens it, device.c accumulates, choose.c
- * cuts and walks over indices.
+ * selections and walks over indices.
  */
 #ifndef TAM_CUDA_ROW_H
 #define TAM_CUDA_ROW_H
@@ -11,7 +11,7 @@
 /** Parameters of a launch: once in pinned memory, once in device memory, in the same layout. */
 typedef struct tam_cuda_inbox {
     tam_cuda_params *params; /* [ngroups]; the first serves all that is not by group */
-    uint32_t *thresholds;    /* [ngroups] of the last accumulate, or of a cut since */
+    uint32_t *thresholds;    /* [ngroups] of the last accumulate, or of a selection since */
     float *weights;          /* [ngroups] */
     tam_cuda_source *source;
     void **grads;         /* [nsegments] */
@@ -23,8 +23,8 @@ typedef struct tam_cuda_inbox {
 /** Results, in pinned memory. */
 typedef struct tam_cuda_outbox {
     tam_cuda_found *found;
-    tam_cuda_picked *picked; /* [ngroups] */
-    double *group_sums;      /* [ngroups] */
+    tam_cuda_select_result *selected; /* [ngroups] */
+    double *group_sums;               /* [ngroups] */
 } tam_cuda_outbox;
 
 enum { TAM_CUDA_WALK = TAM_CUDA_STAGING / 8 }; /* indices and values of one piece of a walk */
@@ -73,10 +73,10 @@ tamis_status tam_cuda_target(tam_cuda_row *row, const tam_accumulate *job,
                              tam_cuda_accumulate *out);
 
 /* choose.c: entries of tam_device, with the device current */
-tamis_status tam_cuda_cut_total(tam_cuda_row *row, const tam_cut *job, uint32_t *indices,
-                                tam_cut_result *out); /* and ALL */
-tamis_status tam_cuda_cut_groups(tam_cuda_row *row, const tam_cut *job, uint32_t *indices,
-                                 tam_cut_result *out);
+tamis_status tam_cuda_select_total(tam_cuda_row *row, const tam_select_job *job, uint32_t *indices,
+                                   tam_select_result *out); /* and ALL */
+tamis_status tam_cuda_select_groups(tam_cuda_row *row, const tam_select_job *job, uint32_t *indices,
+                                    tam_select_result *out);
 tamis_status tam_cuda_gather(tam_cuda_row *row, const float *acc, const uint32_t *indices,
                              size_t count, float *values);
 tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Segments with rows (collectives/exchange/rows.c): what differs from entries that are picked one
- * by one. There is no cut, and the union is one of rows.
+ * Segments with rows (collectives/exchange/rows.c): what differs from entries that are selected one
+ * by one. There is no selection, and the union is one of rows.
  *
  *     touch    a bit for each row of the residual that is not 0, and their number in each range
  *     list     of these at most as many as the packet holds, the first ones from a row on that
  *     moves
  *              in every step, in a circle
- *     ...      seal, all-gather, check, count and unite, as of entries
+ *     ...      seal, all-gather, check, count and union, as of entries
  *     expand   all elements of the union, and this rank's values there
  *
  * Eight rows, room for three, the circle begins at row 5:
@@ -18,7 +18,7 @@
 #include "kernels/cuda/ranges.cuh"
 
 #include "kernels/cuda/rows.cuh"
-#include "kernels/cuda/shares.cuh"
+#include "kernels/cuda/shards.cuh"
 #include "lib/policy/rules.h"
 
 enum { WORDS = TAM_RANGE_WORDS / TAM_BLOCK_THREADS }; /* of a range, for each thread */
@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) touch(const tam_cuda
 
 /* The touched rows by their numbers among these, as a circle that begins with number `first`. */
 struct circle {
-    uint32_t all, first, room;
+    uint32_t all, first, capacity;
 };
 
 /* Of the last range the words past the end have no rows. */
@@ -94,7 +94,7 @@ static __device__ uint32_t touched_before(const tam_cuda_exchange &x, uint32_t r
 
 static __device__ circle circle_of(const tam_cuda_exchange &x) {
     circle c = {x.ranges.offsets[x.ranges.count], 0, x.packets.capacity};
-    c.first = touched_before(x, tam_rule_first_row(x.params->step, c.room, x.rows.count));
+    c.first = touched_before(x, tam_rule_first_row(x.params->step, c.capacity, x.rows.count));
     return c;
 }
 
@@ -102,9 +102,9 @@ static __device__ circle circle_of(const tam_cuda_exchange &x) {
 static __device__ __forceinline__ bool find_place(const circle &c, uint32_t i, uint32_t *place) {
     uint32_t behind = c.all - c.first; /* those from the first on, which come first */
     bool turned = i < c.first;
-    uint32_t before = c.all <= c.room ? c.first : c.room > behind ? c.room - behind : 0;
+    uint32_t before = c.all <= c.capacity ? c.first : c.capacity > behind ? c.capacity - behind : 0;
     *place = turned ? i : before + (i - c.first);
-    return c.all <= c.room || (turned ? i < before : i - c.first < c.room);
+    return c.all <= c.capacity || (turned ? i < before : i - c.first < c.capacity);
 }
 
 /* @return this thread's part of the checksum of the list */
@@ -132,7 +132,7 @@ static __device__ uint64_t list_range(const tam_cuda_exchange &x, const circle &
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    list_rows(const tam_cuda_exchange x, uint32_t *list, tam_cuda_picked *picked) {
+    list_rows(const tam_cuda_exchange x, uint32_t *list, tam_cuda_select_result *selected) {
     if (x.params->broken)
         return;
     const circle c = circle_of(x);
@@ -142,11 +142,11 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     checksum = tam_block_sum(checksum);
     if (threadIdx.x > 0)
         return;
-    tam_add64(&picked->checksum, checksum);
+    tam_add64(&selected->checksum, checksum);
     if (blockIdx.x > 0)
         return;
-    picked->count = c.all < c.room ? c.all : c.room;
-    picked->deferred = (c.all - picked->count) * x.rows.length;
+    selected->count = c.all < c.capacity ? c.all : c.capacity;
+    selected->deferred = (c.all - selected->count) * x.rows.length;
 }
 
 /* -- expand ----------------------------------------------------------------------------------- */
@@ -159,8 +159,10 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     for (uint64_t at = (uint64_t)blockIdx.x * TAM_PIECE; at < count;
          at += (uint64_t)gridDim.x * TAM_PIECE) {
         uint32_t end = count - at < TAM_PIECE ? count : (uint32_t)at + TAM_PIECE;
-        auto element = [&](uint32_t i) { return x.rows.united[i / length] * length + i % length; };
-        tam_walk_shares(
+        auto element = [&](uint32_t i) {
+            return x.rows.union_rows[i / length] * length + i % length;
+        };
+        tam_walk_shards(
             x, (uint32_t)at, end, TAM_SENT, [&](uint32_t i, uint64_t) { return x.acc[element(i)]; },
             [&](uint32_t i, uint64_t place, float value) {
                 x.indices[i] = element(i);
@@ -169,7 +171,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     }
     if (!tam_last_block(&x.scratch->expanded))
         return;
-    tam_close_shares(x, refuses);
+    tam_close_shards(x, refuses);
     if (threadIdx.x == 0 && !refuses)
         verdict->count = count;
 }
@@ -177,14 +179,14 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
 /* -- launch ----------------------------------------------------------------------------------- */
 
 extern "C" int tam_launch_list(const tam_cuda_exchange *job, uint32_t *list,
-                               tam_cuda_picked *picked, void *stream) {
+                               tam_cuda_select_result *selected, void *stream) {
     uint32_t words = job->rows.count / 32 + 1;
     int error = tam_launch(touch, tam_blocks_for(job, words), stream, *job);
     return error ? error
                  : tam_launch(list_rows, tam_blocks_for(job, job->ranges.count), stream, *job, list,
-                              picked);
+                              selected);
 }
 
 extern "C" int tam_launch_expand(const tam_cuda_exchange *job, void *stream) {
-    return tam_launch(expand, tam_blocks_for(job, job->room / TAM_PIECE + 1), stream, *job);
+    return tam_launch(expand, tam_blocks_for(job, job->capacity / TAM_PIECE + 1), stream, *job);
 }

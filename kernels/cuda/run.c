@@ -3,12 +3,12 @@
  * A step under way, launched as graphs: of one bucket, and of bucket b of several:
  *
  *     caller's stream   gradient --given-->                              --ready--> optimizer
- *     own stream                     start [ begin ... settle ] ready, control, report, done
+ *     own stream                     start [ begin ... apply ] ready, control, report, done
  *                                          `-- the graph ---'
  *
  *     caller's stream   gradient --given-->
  *     compress       start [ begin b ] --sealed-->     start [ begin b + 1 ]
- *     travel                                      [ collectives of b, survey ] ...  as above
+ *     travel                                      [ collectives of b, validate ] ...  as above
  *
  * If the caller captures its stream, fork and merge bring all of it into the caller's graph.
  */
@@ -80,7 +80,7 @@ static tamis_status aim(tam_cuda_step *s, const tam_accumulate *target, uint32_t
 static tamis_status start_step(tam_cuda_step *s, const tam_accumulate *target, uint32_t by) {
     tam_cuda_fresh fresh = tam_cuda_step_fresh(s);
     tam_cuda_source source;
-    fresh.agreed = (tam_cuda_agreed){&s->exchange.ledger->agreed, target->agreed};
+    fresh.agreed = (tam_cuda_agreed){&s->exchange.record->agreed, target->agreed};
     TAM_TRY(aim(s, target, by, &source));
     TAM_CUDA_LAUNCH(tam_launch_start(&s->sources[by], source, &fresh, s->round->lane.stream));
     return TAMIS_OK;
@@ -89,16 +89,16 @@ static tamis_status start_step(tam_cuda_step *s, const tam_accumulate *target, u
 /* -- what a step enqueues --------------------------------------------------------------------- */
 
 /* Nothing is applied before every bucket has been exchanged: then all buckets, or none. */
-static tamis_status settle(tam_cuda_round *r) {
+static tamis_status apply_result(tam_cuda_round *r) {
     for (uint32_t b = 0; b < r->nbuckets; b++)
-        TAM_TRY(r->steps[b]->kind->settle(r->steps[b]));
+        TAM_TRY(r->steps[b]->kind->apply(r->steps[b]));
     return TAMIS_OK;
 }
 
 static tamis_status carry(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
     TAM_TRY(enqueue(context, s));
-    TAM_TRY(s->kind->survey(s));
-    return tam_cuda_is_last(s) ? settle(s->round) : TAMIS_OK;
+    TAM_TRY(s->kind->validate(s));
+    return tam_cuda_is_last(s) ? apply_result(s->round) : TAMIS_OK;
 }
 
 /* The part on the lane, or on `travel`. */
@@ -205,7 +205,7 @@ tamis_status tam_cuda_step_capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, v
 
 /* -- run -------------------------------------------------------------------------------------- */
 
-/* The lane waits for the previous step: its settle and control are on `travel`. */
+/* The lane waits for the previous step: its apply and control are on `travel`. */
 static tamis_status await_step_before(tam_cuda_step *s) {
     tam_cuda_round *r = s->round;
     if (tam_cuda_is_split(s) && r->begun == 0)
@@ -305,7 +305,7 @@ static tamis_status add(tam_cuda_step *s, const tam_accumulate *target, void *st
     TAM_CUDA_LAUNCH(tam_launch_source(&s->sources[by], source, lane));
     tam_cuda_accumulate job = s->target;
     job.params = s->nobody;
-    job.found = &s->exchange.ledger->early;
+    job.found = &s->exchange.record->early;
     TAM_CUDA_LAUNCH(tam_launch_accumulate(&job, lane));
     return tam_cuda_follow(stream, lane, read);
 }

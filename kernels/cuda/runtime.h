@@ -140,7 +140,7 @@ typedef struct tam_cuda_device {
     tam_cuda_candidates candidates;
     tam_cuda_found *found;
     tam_cuda_select select;
-    tam_cuda_picked *picked;
+    tam_cuda_select_result *selected;
     float *chunk_sums;
     double *group_sums;
     const uint32_t *seg_begin; /* [segments] */

@@ -9,26 +9,26 @@
 #include "kernels/cuda/packets.cuh"
 
 static __device__ __forceinline__ void fill_counters(const tam_cuda_exchange &x, float *counters) {
-    const tam_cuda_picked *picked = x.picked;
+    const tam_cuda_select_result *selected = x.selected;
     bool known = x.params->listed && x.found->complete;
-    tam_counter_set(counters, TAM_COUNTER_DEFERRED, picked->deferred);
+    tam_counter_set(counters, TAM_COUNTER_DEFERRED, selected->deferred);
     tam_counter_set(counters, TAM_COUNTER_CANDIDATES, known ? (uint32_t)x.found->total : 0);
     tam_counter_set(counters, TAM_COUNTER_NONFINITE,
-                    tam_at_most_32_bits(x.found->nonfinite + x.ledger->early.nonfinite));
+                    tam_at_most_32_bits(x.found->nonfinite + x.record->early.nonfinite));
     counters[TAM_COUNTER_UNKNOWN] = known ? 0.0f : 1.0f;
-    counters[TAM_COUNTER_RESCANS] = picked->rescanned ? 1.0f : 0.0f;
+    counters[TAM_COUNTER_RESCANS] = selected->rescanned ? 1.0f : 0.0f;
 }
 
 static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, tam_header *h) {
-    const tam_cuda_picked *picked = x.picked;
+    const tam_cuda_select_result *selected = x.selected;
     const tam_header_due due = tam_due_of(x, x.packets.rank);
-    bool key = picked->count > 0 && picked->key > 0 && picked->key < TAM_INFINITE_BITS;
-    bool bad = x.found->nonfinite + x.ledger->early.nonfinite > 0;
+    bool key = selected->count > 0 && selected->key > 0 && selected->key < TAM_INFINITE_BITS;
+    bool bad = x.found->nonfinite + x.record->early.nonfinite > 0;
     tam_header own = {};
-    own.count = picked->count;
+    own.count = selected->count;
     own.index_bytes = tam_is_packed(x.packets) ? x.scratch->code_bytes
-                                               : picked->count * (uint32_t)sizeof(uint32_t);
-    own.key = __uint_as_float(picked->key);
+                                               : selected->count * (uint32_t)sizeof(uint32_t);
+    own.key = __uint_as_float(selected->key);
     tam_header_flag(&own, (key ? TAM_HEADER_HAS_KEY : 0u) | (bad ? TAM_HEADER_NONFINITE : 0u));
     tam_header_address(&own, &due);
     *h = own;
@@ -39,7 +39,7 @@ static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, t
 static __device__ __forceinline__ void open_verdict(const tam_cuda_exchange &x, double squares) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     verdict->step = x.params->step;
-    verdict->picked_sum = squares;
+    verdict->sent_sum = squares;
     if (x.params->broken) {
         verdict->status = x.params->broken;
         verdict->refused = x.common->refused;
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void open_verdict(const tam_cuda_exchange &x, 
     }
 }
 
-/** All threads of that block call this. @param squares  of the values that the packet gives */
+/** All threads of that block call this. @param squares  of the values that the packet carries */
 static __device__ void tam_seal_packet(const tam_cuda_exchange &x, double squares) {
     tam_forget_packets(x);
     tam_header *h = tam_header_of(x.packets, x.packets.rank);
@@ -63,10 +63,10 @@ static __device__ void tam_seal_packet(const tam_cuda_exchange &x, double square
         open_verdict(x, squares);
     }
     __syncthreads();
-    uint64_t header = tam_block_sum(tam_share_of_header(x.packets, x.packets.rank));
+    uint64_t header = tam_block_sum(tam_part_of_header(x.packets, x.packets.rank));
     if (threadIdx.x == 0) {
         const tam_header_due due = tam_due_of(x, x.packets.rank);
-        uint64_t list = tam_is_packed(x.packets) ? 0 : x.picked->checksum;
+        uint64_t list = tam_is_packed(x.packets) ? 0 : x.selected->checksum;
         h->check = tam_header_check_of(&due, header + list + x.scratch->sent);
         if (x.scratch->damaged)
             h->step_flags = 0; /* not sealed: the other ranks refuse it */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The cut: exactly k indices, ascending, ties to the lowest. Radix selection over keys of 31 bits
+ * Selection: exactly k indices, ascending, ties to the lowest. Radix selection over keys of 31 bits
  * in digits of 11, 11 and 9. Each pass adds to a histogram; the last block to finish finds the
  * digit that holds the k-th largest key.
  *
@@ -34,12 +34,14 @@ static __device__ uint32_t sum_bins(const volatile uint32_t *histogram) {
 
 /* -- passes ----------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_list(const tam_cuda_cut job) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    count_list(const tam_cuda_select_job job) {
     tam_count_list(job, job.found->complete, job.found->count,
                    [&](auto visit) { tam_walk_list(job, visit); });
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_chunks(const tam_cuda_cut job) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    count_chunks(const tam_cuda_select_job job) {
     __shared__ uint32_t bins[TAM_COPIES * TAM_DIGITS];
     if (job.select.search->source != TAM_FROM_CHUNKS)
         return;
@@ -54,7 +56,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_chunks(const t
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
-    count_digit(const tam_cuda_cut job, uint32_t digit) {
+    count_digit(const tam_cuda_select_job job, uint32_t digit) {
     __shared__ uint32_t bins[TAM_DIGITS];
     tam_cuda_search *search = job.select.search;
     uint32_t source = search->source, shift = tam_shift_of(digit), above = tam_shift_of(digit - 1);
@@ -76,7 +78,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     tam_find_digit(histogram, digit, search);
     __syncthreads();
     if (digit == DIGITS - 1 && threadIdx.x == 0)
-        job.picked->key = *(volatile uint32_t *)&search->key;
+        job.selected->key = *(volatile uint32_t *)&search->key;
 }
 
 /* -- launch ----------------------------------------------------------------------------------- */
@@ -96,7 +98,7 @@ static __device__ void clear(const tam_cuda_fresh &fresh) {
     if (fresh.agreed.to)
         *fresh.agreed.to = fresh.agreed.value;
     *fresh.select.search = tam_cuda_search{};
-    *fresh.picked = tam_cuda_picked{};
+    *fresh.selected = tam_cuda_select_result{};
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) reset(const tam_cuda_fresh fresh) {
@@ -119,7 +121,7 @@ extern "C" int tam_launch_start(tam_cuda_source *to, tam_cuda_source value,
     return tam_launch(start, CLEARING, stream, to, value, *fresh);
 }
 
-extern "C" int tam_launch_search(const tam_cuda_cut *job, void *stream) {
+extern "C" int tam_launch_search(const tam_cuda_select_job *job, void *stream) {
     uint32_t blocks = job->grid.blocks;
     int error = tam_launch(count_chunks, blocks, stream, *job);
     for (uint32_t digit = 1; digit < DIGITS && !error; digit++)
@@ -127,7 +129,7 @@ extern "C" int tam_launch_search(const tam_cuda_cut *job, void *stream) {
     return error;
 }
 
-extern "C" int tam_launch_cut(const tam_cuda_cut *job, void *stream) {
+extern "C" int tam_launch_select(const tam_cuda_select_job *job, void *stream) {
     int error = tam_launch(count_list, job->grid.blocks, stream, *job);
     if (!error)
         error = tam_launch_search(job, stream);

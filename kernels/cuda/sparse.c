@@ -25,7 +25,7 @@ tamis_status tam_cuda_sparse_load(tam_cuda_step *s, uint64_t number) {
 
 /* Of the bucket's k, what thresholds are learned for. */
 static uint64_t aim_of(const tam_cuda_control *c, uint64_t k) {
-    uint64_t part = tam_rule_pick(k, c->whole, c->slice.before, c->slice.upto);
+    uint64_t part = tam_rule_rank_budget(k, c->whole, c->node_shard.before, c->node_shard.upto);
     return part > 0 ? part : 1;
 }
 
@@ -42,7 +42,7 @@ tamis_status tam_cuda_sparse_save(tam_cuda_step *s, const tam_cuda_past *past) {
 
 /* -- phases ----------------------------------------------------------------------------------- */
 
-/* Where the cut writes the own list. */
+/* Where the selection writes the own list. */
 static uint32_t *own_list(const tam_cuda_step *s) {
     const tam_cuda_packets *packets = &s->exchange.packets;
     unsigned char *own = packets->memory + packets->rank * packets->bytes;
@@ -52,13 +52,13 @@ static uint32_t *own_list(const tam_cuda_step *s) {
 }
 
 /* The indices, and the packet: the last to write to it seals it. */
-static tamis_status seal(tam_cuda_step *s, const tam_cuda_cut *cut) {
+static tamis_status seal(tam_cuda_step *s, const tam_cuda_select_job *selection) {
     void *stream = s->round->lane.stream;
     if (!tam_cuda_is_packed(&s->plan) && !s->plan.with_values) {
-        TAM_CUDA_LAUNCH(tam_launch_emit_sealed(cut, &s->exchange, stream));
+        TAM_CUDA_LAUNCH(tam_launch_emit_sealed(selection, &s->exchange, stream));
         return TAMIS_OK;
     }
-    TAM_CUDA_LAUNCH(tam_launch_emit(cut, stream));
+    TAM_CUDA_LAUNCH(tam_launch_emit(selection, stream));
     if (tam_cuda_is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
     if (s->plan.with_values)
@@ -66,10 +66,10 @@ static tamis_status seal(tam_cuda_step *s, const tam_cuda_cut *cut) {
     return TAMIS_OK;
 }
 
-static tamis_status cut(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
+static tamis_status select_entries(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
     const tam_cuda_device *d = s->device;
     void *stream = s->round->lane.stream;
-    tam_cuda_cut job = {
+    tam_cuda_select_job job = {
         .grid = d->grid,
         .acc = s->exchange.acc,
         .kind = s->plan.kind,
@@ -81,7 +81,7 @@ static tamis_status cut(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
         .found = d->found,
         .select = d->select,
         .indices = own_list(s),
-        .picked = d->picked,
+        .selected = d->selected,
     };
     TAM_CUDA_LAUNCH(tam_launch_collect_counted(pass, &job, stream));
     TAM_CUDA_LAUNCH(tam_launch_search(&job, stream));
@@ -90,7 +90,7 @@ static tamis_status cut(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
 
 static tamis_status list_rows(tam_cuda_step *s) {
     void *stream = s->round->lane.stream;
-    TAM_CUDA_LAUNCH(tam_launch_list(&s->exchange, own_list(s), s->device->picked, stream));
+    TAM_CUDA_LAUNCH(tam_launch_list(&s->exchange, own_list(s), s->device->selected, stream));
     if (tam_cuda_is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
     else
@@ -98,26 +98,26 @@ static tamis_status list_rows(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_sparse_pick(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
+tamis_status tam_cuda_sparse_select(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
     TAM_CUDA_LAUNCH(tam_launch_accumulate(pass, s->round->lane.stream));
-    return tam_cuda_is_rowed(&s->plan) ? list_rows(s) : cut(s, pass);
+    return tam_cuda_is_rowed(&s->plan) ? list_rows(s) : select_entries(s, pass);
 }
 
 static tamis_status begin(tam_cuda_step *s) {
-    return tam_cuda_sparse_pick(s, &s->target);
+    return tam_cuda_sparse_select(s, &s->target);
 }
 
-tamis_status tam_cuda_step_unite(tam_cuda_step *s) {
+tamis_status tam_cuda_step_union(tam_cuda_step *s) {
     if (tam_cuda_is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_unpack(&s->exchange, tam_cuda_travel(s)));
     TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
     if (s->exchange.scheme.ownership == TAM_OWN_ALL)
         TAM_CUDA_LAUNCH(tam_launch_count(&s->exchange, tam_cuda_travel(s)));
-    TAM_CUDA_LAUNCH(tam_launch_unite(&s->exchange, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_union(&s->exchange, tam_cuda_travel(s)));
     if (tam_cuda_is_rowed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_expand(&s->exchange, tam_cuda_travel(s)));
     if (s->exchange.rounded.blocks > 0)
-        TAM_CUDA_LAUNCH(tam_launch_give(&s->exchange, tam_cuda_travel(s)));
+        TAM_CUDA_LAUNCH(tam_launch_encode_values(&s->exchange, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
@@ -127,26 +127,26 @@ tamis_status tam_cuda_step_add(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_sparse_survey(tam_cuda_step *s) {
+tamis_status tam_cuda_sparse_validate(tam_cuda_step *s) {
     if (s->exchange.rounded.blocks > 0)
-        TAM_CUDA_LAUNCH(tam_launch_take(&s->exchange, tam_cuda_travel(s)));
-    TAM_CUDA_LAUNCH(tam_launch_survey(&s->exchange, tam_cuda_travel(s)));
+        TAM_CUDA_LAUNCH(tam_launch_decode_sums(&s->exchange, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_validate(&s->exchange, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
-static tamis_status settle(tam_cuda_step *s) {
+static tamis_status apply_result(tam_cuda_step *s) {
     tam_cuda_accumulate target = s->target;
     if (!s->plan.dense_output)
         target.source = NULL;
-    TAM_CUDA_LAUNCH(tam_launch_settle(&s->exchange, &target, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_apply_result(&s->exchange, &target, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
 tamis_status tam_cuda_sparse_finish(tam_cuda_step *first, uint32_t by) {
     const tam_cuda_round *r = first->round;
     tam_cuda_reporting reporting = tam_cuda_round_reporting(first, by);
-    reporting.targets = r->shares.now;
-    TAM_CUDA_LAUNCH(tam_launch_control(r->controls, &r->shares, &reporting, r->travel));
+    reporting.targets = r->budgets.now;
+    TAM_CUDA_LAUNCH(tam_launch_control(r->controls, &r->budgets, &reporting, r->travel));
     return TAMIS_OK;
 }
 
@@ -158,7 +158,7 @@ static tamis_status check(const tam_cuda_plan *plan) {
     if (plan->packet_capacity == 0 || plan->rank >= plan->nranks)
         return tam_fail(TAMIS_E_ARGUMENT, "rank %u of %u cannot send packets of %u indices",
                         plan->rank, plan->nranks, plan->packet_capacity);
-    if (tam_cuda_index_room(plan) > UINT32_MAX ||
+    if (tam_cuda_index_capacity(plan) > UINT32_MAX ||
         plan->packet_capacity > UINT32_MAX / sizeof(uint32_t))
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "the lists of a packet with room for %u entries would exceed 4 GiB; lower "
@@ -177,8 +177,8 @@ static const tam_cuda_kind sparse = {
     .load = tam_cuda_sparse_load,
     .save = tam_cuda_sparse_save,
     .begin = begin,
-    .survey = tam_cuda_sparse_survey,
-    .settle = settle,
+    .validate = tam_cuda_sparse_validate,
+    .apply = apply_result,
     .finish = tam_cuda_sparse_finish,
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The memory of a sparse step: packets, shares, union and control, and the tables that never
+ * The memory of a sparse step: packets, shards, union and control, and the tables that never
  * change.
  */
 #include "kernels/cuda/step.h"
@@ -8,12 +8,12 @@
 #include "lib/base/base.h"
 #include "lib/base/index_code.h"
 #include "lib/base/value_codec.h"
-#include "lib/policy/slices.h"
+#include "lib/policy/shards.h"
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
 /* Bytes for the indices of a packet. */
-uint64_t tam_cuda_index_room(const tam_cuda_plan *plan) {
+uint64_t tam_cuda_index_capacity(const tam_cuda_plan *plan) {
     return tam_cuda_is_packed(plan) ? plan->codecs.index_bytes
                                     : sizeof(uint32_t) * (uint64_t)plan->packet_capacity;
 }
@@ -36,7 +36,7 @@ static bool quantizes(const tam_cuda_plan *plan) {
 static void size_packets(const tam_cuda_plan *plan, tam_cuda_packets *packets) {
     size_t values = plan->with_values ? bytes_of(packets->value_codec, plan->packet_capacity) : 0;
     packets->capacity = plan->packet_capacity;
-    packets->index_bytes = (uint32_t)tam_cuda_index_room(plan);
+    packets->index_bytes = (uint32_t)tam_cuda_index_capacity(plan);
     packets->bytes = tam_cuda_round_up(tam_header_bytes(TAM_COUNTERS + plan->nstats) +
                                            packets->index_bytes + values,
                                        TAM_CUDA_PART);
@@ -56,8 +56,8 @@ static tam_cuda_packets describe_packets(const tam_cuda_plan *plan) {
     };
 }
 
-/* A share, as bytes: its blocks and, last, its check. */
-static size_t share_bytes(tam_cuda_value_codec codec, uint32_t blocks) {
+/* A shard, as bytes: its blocks and, last, its check. */
+static size_t shard_bytes(tam_cuda_value_codec codec, uint32_t blocks) {
     return tam_cuda_round_up(blocks * tam_header_round(bytes_of(codec, TAM_VALUE_BLOCK)) +
                                  sizeof(uint32_t),
                              TAM_CUDA_PART);
@@ -74,9 +74,9 @@ static void size_rounded(const tam_cuda_plan *plan, tam_cuda_rounded *q) {
     uint64_t blocks = ((uint64_t)plan->union_max + TAM_VALUE_BLOCK - 1) / TAM_VALUE_BLOCK;
     if (plan->with_values || !quantizes(plan))
         return;
-    q->blocks = (uint32_t)tam_slices_most(blocks, plan->nranks);
-    q->share_bytes = share_bytes(q->up, q->blocks);
-    q->sum_bytes = share_bytes(q->down, q->blocks);
+    q->blocks = (uint32_t)tam_shards_most(blocks, plan->nranks);
+    q->shard_bytes = shard_bytes(q->up, q->blocks);
+    q->sum_bytes = shard_bytes(q->down, q->blocks);
 }
 
 static void size_exchange(tam_cuda_step *s) {
@@ -85,8 +85,8 @@ static void size_exchange(tam_cuda_step *s) {
     size_t values = (plan->union_max + plan->nranks - 1) / plan->nranks;
     size_packets(plan, &x->packets);
     size_rounded(plan, &x->rounded);
-    x->share = x->checked ? tam_cuda_round_up(values, 4) + TAM_SHARE_CHECK : 0;
-    x->room = x->share > 0 ? x->share * plan->nranks : plan->union_max;
+    x->shard_length = x->checked ? tam_cuda_round_up(values, 4) + TAM_SHARD_CHECK : 0;
+    x->capacity = x->shard_length > 0 ? x->shard_length * plan->nranks : plan->union_max;
 }
 
 void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
@@ -107,7 +107,7 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
         .masked = plan->update.masked,
         .blocks = d->multiprocessors * TAM_EXCHANGE_BLOCKS,
         .found = d->found,
-        .picked = d->picked,
+        .selected = d->selected,
         .group_sums = d->group_sums,
         .nsums = tam_cuda_is_rowed(plan) ? 0 : d->grid.ngroups, /* rows have no sums */
         .acc = acc,
@@ -120,7 +120,7 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
         .grid = d->grid,
         .scheme = plan->control->scheme,
         .over = plan->control->over,
-        .slice = plan->node ? plan->node->own : (tam_cuda_span){0, (uint32_t)d->grid.n},
+        .node_shard = plan->node ? plan->node->own : (tam_cuda_span){0, (uint32_t)d->grid.n},
         .whole = plan->node ? plan->node->grid->n : d->grid.n,
         .quota = plan->quota,
     };
@@ -155,7 +155,8 @@ static void take_rows(tam_cuda_step *s, tam_cuda_arena *arena) {
     if (!tam_cuda_is_rowed(&s->plan))
         return;
     rows->touched = tam_cuda_take(arena, rows->count / 32 + 1, sizeof rows->touched[0]);
-    rows->united = tam_cuda_take(arena, s->plan.union_max / rows->length, sizeof rows->united[0]);
+    rows->union_rows =
+        tam_cuda_take(arena, s->plan.union_max / rows->length, sizeof rows->union_rows[0]);
 }
 
 /* Sums travel in the memory of the values, which have left by then. */
@@ -164,15 +165,16 @@ static void take_rounded(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_rounded *q = &x->rounded;
     size_t nranks = s->plan.nranks;
     if (quantizes(&s->plan))
-        x->errors = tam_cuda_take(arena, x->packets.with_values ? s->plan.packet_capacity : x->room,
-                                  sizeof x->errors[0]);
+        x->errors =
+            tam_cuda_take(arena, x->packets.with_values ? s->plan.packet_capacity : x->capacity,
+                          sizeof x->errors[0]);
     if (q->blocks == 0)
         return;
-    q->slices = tam_cuda_take(arena, nranks, sizeof q->slices[0]);
+    q->shards = tam_cuda_take(arena, nranks, sizeof q->shards[0]);
     q->sent =
-        tam_cuda_take(arena, nranks, q->share_bytes > q->sum_bytes ? q->share_bytes : q->sum_bytes);
-    q->came = tam_cuda_take(arena, nranks, q->share_bytes);
-    q->squares = tam_cuda_take(arena, x->room / TAM_PIECE + 1, sizeof q->squares[0]);
+        tam_cuda_take(arena, nranks, q->shard_bytes > q->sum_bytes ? q->shard_bytes : q->sum_bytes);
+    q->received = tam_cuda_take(arena, nranks, q->shard_bytes);
+    q->squares = tam_cuda_take(arena, x->capacity / TAM_PIECE + 1, sizeof q->squares[0]);
 }
 
 uint32_t *tam_cuda_sparse_take_lists(tam_cuda_exchange *x, size_t most, tam_cuda_arena *arena) {
@@ -184,7 +186,7 @@ uint32_t *tam_cuda_sparse_take_lists(tam_cuda_exchange *x, size_t most, tam_cuda
     x->ranges.offsets = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
     x->ranges.sums = tam_cuda_take(arena, ranges, sizeof(double));
     x->indices = tam_cuda_take(arena, most, sizeof(uint32_t));
-    x->values = tam_cuda_take(arena, x->room, sizeof(float));
+    x->values = tam_cuda_take(arena, x->capacity, sizeof(float));
     return first_chunk;
 }
 
@@ -194,13 +196,13 @@ static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
     uint32_t nranks = s->plan.nranks;
     size_t pieces = (s->plan.packet_capacity + TAM_PIECE - 1) / TAM_PIECE;
     s->first_chunk = tam_cuda_sparse_take_lists(x, s->plan.union_max, arena);
-    x->shares = tam_cuda_take(arena, x->share * nranks, sizeof(float));
+    x->shards = tam_cuda_take(arena, x->shard_length * nranks, sizeof(float));
     x->piece_sums = tam_cuda_take(arena, x->packets.with_values ? pieces : 1, sizeof(double));
     take_rows(s, arena);
     take_packed(s, arena);
     take_rounded(s, arena);
     if (x->match > 0.0)
-        x->value_sums = tam_cuda_take(arena, x->room / TAM_PIECE + 1, sizeof(double));
+        x->value_sums = tam_cuda_take(arena, x->capacity / TAM_PIECE + 1, sizeof(double));
 }
 
 static void take_control(tam_cuda_step *s, tam_cuda_arena *arena) {
@@ -215,9 +217,9 @@ static void take_control(tam_cuda_step *s, tam_cuda_arena *arena) {
     c->budgets = tam_cuda_take(arena, ngroups, sizeof c->budgets[0]);
     c->norms = tam_cuda_take(arena, ngroups, sizeof c->norms[0]);
     c->means = tam_cuda_take(arena, ngroups, sizeof c->means[0]);
-    c->group_picked = tam_cuda_take(arena, ngroups, sizeof c->group_picked[0]);
+    c->group_selected = tam_cuda_take(arena, ngroups, sizeof c->group_selected[0]);
     c->order = tam_cuda_take(arena, ngroups, sizeof c->order[0]);
-    c->cuts = tam_cuda_take(arena, s->plan.nranks, sizeof c->cuts[0]);
+    c->min_keys = tam_cuda_take(arena, s->plan.nranks, sizeof c->min_keys[0]);
 }
 
 void tam_cuda_sparse_take(tam_cuda_step *s, tam_cuda_arena *arena) {
@@ -265,10 +267,10 @@ static void describe_mail(tam_cuda_step *s) {
     tam_cuda_step_describe_mail(s, x, &s->mail);
     if (q->blocks == 0)
         return;
-    s->mail.share_bytes = q->share_bytes;
+    s->mail.shard_bytes = q->shard_bytes;
     s->mail.sum_bytes = q->sum_bytes;
     s->mail.values = s->mail.sums = q->sent;
-    s->mail.shares = q->came;
+    s->mail.shards = q->received;
 }
 
 static void repeat_sizes(tam_cuda_step *s) {
@@ -282,7 +284,7 @@ void tam_cuda_sparse_resize(tam_cuda_step *s) {
 }
 
 tamis_status tam_cuda_sparse_fill(tam_cuda_step *s) {
-    s->exchange.applied = s->exchange.checked ? s->exchange.shares : s->exchange.values;
+    s->exchange.applied = s->exchange.checked ? s->exchange.shards : s->exchange.values;
     s->control.indices = s->exchange.indices;
     s->control.verdict = &s->exchange.scratch->verdict;
     repeat_sizes(s);

@@ -13,12 +13,12 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Of shares and sums. */
+/* Of shards and sums. */
 static bool has_checks(const tam_cuda_exchange *x) {
     return x->checked || x->rounded.blocks > 0;
 }
 
-/* What is cleared together: the scratch, the checks of packets and shares, and the entries of
+/* What is cleared together: the scratch, the checks of packets and shards, and the entries of
  * ranges. */
 size_t tam_cuda_scratch_bytes(const tam_cuda_exchange *x) {
     size_t checks = has_checks(x) ? 3 * sizeof(uint64_t) : 0;
@@ -50,7 +50,7 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
         scratch = tam_cuda_lay_out_scratch(x, scratch);
     if (scratch && s->kind->lay_out)
         s->kind->lay_out(s, scratch);
-    x->ledger = tam_cuda_take(arena, 1, sizeof(tam_cuda_ledger));
+    x->record = tam_cuda_take(arena, 1, sizeof(tam_cuda_record));
     s->control.params = tam_cuda_take(arena, 1, sizeof(tam_cuda_params));
     s->control.state = tam_cuda_take(arena, 1, sizeof(tam_control_state));
     s->sources = tam_cuda_take(arena, TAM_CUDA_LANES, sizeof s->sources[0]);
@@ -76,7 +76,7 @@ static tamis_status take_memory(tam_cuda_step *s) {
 void tam_cuda_step_connect(const tam_cuda_step *s, tam_cuda_exchange *x) {
     const tam_cuda_round *r = s->round;
     x->params = s->control.params;
-    x->ledger = s->exchange.ledger;
+    x->record = s->exchange.record;
     x->nbuckets = r->nbuckets;
     x->begin = s->plan.begin;
     x->all = r->exchanges;
@@ -84,12 +84,12 @@ void tam_cuda_step_connect(const tam_cuda_step *s, tam_cuda_exchange *x) {
 }
 
 /* Its number among the buckets that share k; those with rows follow. */
-static uint32_t share_of(const tam_cuda_step *s) {
+static uint32_t budget_at(const tam_cuda_step *s) {
     bool rowed = tam_cuda_is_rowed(&s->plan);
     uint32_t alike = 0;
     for (uint32_t b = 0; b < s->plan.bucket; b++)
         alike += tam_cuda_is_rowed(&s->round->steps[b]->plan) == rowed;
-    return alike + (rowed ? s->round->shares.nbuckets : 0);
+    return alike + (rowed ? s->round->budgets.nbuckets : 0);
 }
 
 /* Set the pointers to this bucket's parts of the round. */
@@ -98,9 +98,9 @@ static void connect(tam_cuda_step *s) {
     tam_cuda_step_connect(s, &s->exchange);
     s->exchange.decides = tam_cuda_is_last(s) && !s->inside;
     s->control.common = r->common;
-    s->control.k = &r->shares.now[s->plan.bucket];
-    s->control.share = share_of(s);
-    s->control.norm = &r->shares.norms[s->control.share];
+    s->control.k = &r->budgets.now[s->plan.bucket];
+    s->control.budget_at = budget_at(s);
+    s->control.norm = &r->budgets.norms[s->control.budget_at];
 }
 
 static void name_parts(tam_cuda_step *s) {
@@ -228,15 +228,15 @@ static tamis_status load_common(const tam_cuda_step *s, const tam_cuda_past *pas
 }
 
 static tamis_status load(tam_cuda_step *s, uint64_t config, const tam_cuda_past *past) {
-    tam_cuda_ledger ledger = {
+    tam_cuda_record record = {
         .config = config,
         .last_result = past->last_result,
         .early.nonfinite = past->early_nonfinite,
     };
     const tam_cuda_lane *lane = &s->round->lane;
-    s->round->shares.k = past->all;
+    s->round->budgets.k = past->all;
     TAM_TRY(load_common(s, past));
-    TAM_TRY(tam_cuda_lane_write(lane, &ledger, sizeof ledger, s->exchange.ledger));
+    TAM_TRY(tam_cuda_lane_write(lane, &record, sizeof record, s->exchange.record));
     TAM_TRY(tam_cuda_lane_write(lane, &past->norm, sizeof past->norm, s->control.norm));
     TAM_TRY(tam_cuda_lane_write(lane, &past->k, sizeof past->k, s->control.k));
     TAM_TRY(s->kind->load(s, past->number));
@@ -250,19 +250,19 @@ tamis_status tam_cuda_step_load(tam_cuda_step *s, uint64_t config, const tam_cud
 static tamis_status save(tam_cuda_step *s, tam_cuda_past *past) {
     const tam_cuda_lane *lane = &s->round->lane;
     tam_cuda_common common;
-    tam_cuda_ledger ledger;
+    tam_cuda_record record;
     tam_cuda_params params;
     TAM_TRY(tam_cuda_round_gather(s->round));
     TAM_TRY(tam_cuda_lane_read(lane, s->control.params, sizeof params, &params));
-    TAM_TRY(tam_cuda_lane_read(lane, s->exchange.ledger, sizeof ledger, &ledger));
+    TAM_TRY(tam_cuda_lane_read(lane, s->exchange.record, sizeof record, &record));
     TAM_TRY(tam_cuda_lane_read(lane, s->round->common, sizeof common, &common));
     past->number = params.step;
-    past->last_result = ledger.last_result;
-    past->early_nonfinite = ledger.early.nonfinite;
+    past->last_result = record.last_result;
+    past->early_nonfinite = record.early.nonfinite;
     past->has_norms = common.has_norms != 0;
     past->match = common.match;
     past->scale = common.scale;
-    past->all = s->round->shares.k;
+    past->all = s->round->budgets.k;
     TAM_TRY(tam_cuda_lane_read(lane, s->control.norm, sizeof past->norm, &past->norm));
     TAM_TRY(tam_cuda_lane_read(lane, s->control.k, sizeof past->k, &past->k));
     return s->kind->save(s, past);
@@ -281,7 +281,7 @@ tamis_status tam_cuda_step_save(tam_cuda_step *s, tam_cuda_past *past) {
 
 void tam_cuda_step_describe_mail(const tam_cuda_step *s, const tam_cuda_exchange *x,
                                  tam_cuda_mail *out) {
-    size_t bytes = (size_t)x->share * sizeof(float);
+    size_t bytes = (size_t)x->shard_length * sizeof(float);
     *out = (tam_cuda_mail){
         .stream = tam_cuda_travel(s),
         .among = {.first = x->packets.first,
@@ -290,10 +290,10 @@ void tam_cuda_step_describe_mail(const tam_cuda_step *s, const tam_cuda_exchange
                   .member = x->packets.rank},
         .packets = x->packets.memory,
         .packet_bytes = x->packets.bytes,
-        .share_bytes = bytes,
+        .shard_bytes = bytes,
         .sum_bytes = bytes,
         .values = (unsigned char *)x->values,
-        .shares = (unsigned char *)x->shares,
+        .shards = (unsigned char *)x->shards,
         .sums = (unsigned char *)x->values,
     };
 }
@@ -319,7 +319,7 @@ tam_cuda_fresh tam_cuda_step_fresh(const tam_cuda_step *s) {
     return (tam_cuda_fresh){
         .found = s->device->found,
         .select = s->device->select,
-        .picked = s->device->picked,
+        .selected = s->device->selected,
         .scratch = {(uint32_t *)(void *)s->exchange.scratch,
                     (uint32_t)(scratch_bytes(s) / sizeof(uint32_t))},
     };

@@ -22,14 +22,14 @@ typedef struct tam_cuda_kind {
     void (*take)(tam_cuda_step *step, tam_cuda_arena *arena);
     /** Set pointers into the memory, and what never changes. */
     tamis_status (*fill)(tam_cuda_step *step);
-    /** State besides the ledger: enqueued on the lane. */
+    /** State besides the record: enqueued on the lane. */
     tamis_status (*load)(tam_cuda_step *step, uint64_t number);
     tamis_status (*save)(tam_cuda_step *step, const tam_cuda_past *past);
 
     /** Before the collectives; after them; when those of all buckets are over. */
     tamis_status (*begin)(tam_cuda_step *step);
-    tamis_status (*survey)(tam_cuda_step *step);
-    tamis_status (*settle)(tam_cuda_step *step);
+    tamis_status (*validate)(tam_cuda_step *step);
+    tamis_status (*apply)(tam_cuda_step *step);
     /** What follows the result, for all buckets, with the report. @param by  the launcher */
     tamis_status (*finish)(tam_cuda_step *first, uint32_t by);
 
@@ -38,7 +38,7 @@ typedef struct tam_cuda_kind {
     size_t (*scratch)(const tam_cuda_step *step);
     void (*lay_out)(tam_cuda_step *step, unsigned char *scratch);
     /** Other sizes of its results. */
-    void (*resize)(tam_cuda_step *step, const tam_cuda_room *room);
+    void (*resize)(tam_cuda_step *step, const tam_cuda_capacity *capacity);
     /** Free host memory only. */
     void (*close)(tam_cuda_step *step);
 } tam_cuda_kind;
@@ -64,8 +64,8 @@ typedef struct tam_cuda_round {
     tam_cuda_common *common;
     tam_cuda_exchange *exchanges; /* [nbuckets] */
     tam_cuda_control *controls;   /* [nbuckets] */
-    tam_cuda_shares shares;
-    uint64_t *lengths;     /* shares.lengths */
+    tam_cuda_budgets budgets;
+    uint64_t *lengths;     /* budgets.lengths */
     unsigned char *result; /* device: of several buckets */
 
     unsigned char *pinned;
@@ -87,7 +87,7 @@ struct tam_cuda_step {
     tam_cuda_plan plan;
 
     unsigned char *memory;      /* device: everything below */
-    tam_cuda_exchange exchange; /* among the ranks that pick */
+    tam_cuda_exchange exchange; /* among the ranks that select */
     tam_cuda_exchange *outcome; /* whose result is that of the step */
     uint32_t result_max;        /* entries of it; dense: 0 */
     tam_cuda_control control;   /* dense: only params and state */
@@ -134,20 +134,21 @@ tam_cuda_fresh tam_cuda_step_fresh(const tam_cuda_step *step);
 tam_cuda_accumulate tam_cuda_pass_of(const tam_cuda_step *step, const tam_cuda_device *device,
                                      const tam_cuda_source *source);
 
-/** The messages of an exchange whose values are floats in equal shares. */
+/** The messages of an exchange whose values are floats in equal shards. */
 void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_exchange *exchange,
                                  tam_cuda_mail *out);
 
-/* sparse.c and sparse_memory.c; steps of nodes are sparse steps among the ranks of a column */
+/* sparse.c and sparse_memory.c; steps of nodes are sparse steps among the ranks of an inter-node
+ * group */
 
 /** Bytes for the indices of a packet. */
-uint64_t tam_cuda_index_room(const tam_cuda_plan *plan);
+uint64_t tam_cuda_index_capacity(const tam_cuda_plan *plan);
 /** A sparse step of this plan, without memory on the device: tam_cuda_step_make takes that. */
 tamis_status tam_cuda_sparse_new(void *device, const tam_cuda_plan *plan, float *acc,
                                  tam_cuda_step **out);
 /** Set exchange and control, but for what lies in memory that is not there yet. */
 void tam_cuda_sparse_describe(tam_cuda_step *step, float *acc);
-/** Set the sizes that follow from the plan's room, and what repeats them. */
+/** Set the sizes that follow from the plan's capacity, and what repeats them. */
 void tam_cuda_sparse_resize(tam_cuda_step *step);
 void tam_cuda_sparse_take(tam_cuda_step *step, tam_cuda_arena *arena);
 /** Memory of an exchange for packets, and for a union of at most so many entries.
@@ -157,9 +158,9 @@ uint32_t *tam_cuda_sparse_take_lists(tam_cuda_exchange *exchange, size_t most,
 tamis_status tam_cuda_sparse_fill(tam_cuda_step *step);
 tamis_status tam_cuda_sparse_load(tam_cuda_step *step, uint64_t number);
 tamis_status tam_cuda_sparse_save(tam_cuda_step *step, const tam_cuda_past *past);
-/** Accumulate what `pass` says, cut, seal. */
-tamis_status tam_cuda_sparse_pick(tam_cuda_step *step, const tam_cuda_accumulate *pass);
-tamis_status tam_cuda_sparse_survey(tam_cuda_step *step);
+/** Accumulate what `pass` says, select, seal. */
+tamis_status tam_cuda_sparse_select(tam_cuda_step *step, const tam_cuda_accumulate *pass);
+tamis_status tam_cuda_sparse_validate(tam_cuda_step *step);
 tamis_status tam_cuda_sparse_finish(tam_cuda_step *first, uint32_t by);
 /** Write ranges.first_chunk of an exchange on this grid, in device memory. */
 tamis_status tam_cuda_sparse_ranges(const tam_cuda_step *step, const tam_grid *grid,

@@ -3,12 +3,12 @@
  * From the lists of all ranks to one ascending list without duplicates, and the values there.
  *
  * One block builds one range of the union: the lists' entries in it set bits in shared memory, and
- * the bits, read in order, are the union. Any number of ranks, any overlap. `unite` knows where to
- * write them, because `count`, or for exclusive owners the check of the packets, has counted the
- * entries of each range.
+ * the bits, read in order, are the union. Any number of ranks, any overlap. `build_union` knows
+ * where to write them, because `count`, or for exclusive owners the check of the packets, has
+ * counted the entries of each range.
  */
 #include "kernels/cuda/ranges.cuh"
-#include "kernels/cuda/shares.cuh"
+#include "kernels/cuda/shards.cuh"
 
 #include "lib/base/tree.h"
 
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count(const tam_cuda
         tam_begin_union(x);
 }
 
-/* -- unite ------------------------------------------------------------------------------------ */
+/* -- union ------------------------------------------------------------------------------------ */
 
 /* Write the entries of this thread's words. @param at  entries of the range before them */
 static __device__ __forceinline__ void write_indices(uint32_t range, uint32_t at,
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void write_indices(uint32_t range, uint32_t at
 static __device__ __forceinline__ double gather_range(const tam_cuda_exchange &x, uint32_t first,
                                                       uint32_t entries) {
     double squares = 0.0;
-    tam_walk_shares(
+    tam_walk_shards(
         x, first, first + entries, TAM_SENT,
         [&](uint32_t i, uint64_t) { return x.acc[x.indices[i]]; },
         [&](uint32_t, uint64_t place, float value) {
@@ -136,18 +136,18 @@ static __device__ void add_pairs(const tam_cuda_exchange &x, uint32_t range,
     }
 }
 
-static __device__ void unite_range(const tam_cuda_exchange &x, uint32_t range) {
+static __device__ void build_range(const tam_cuda_exchange &x, uint32_t range) {
     typedef cub::BlockScan<uint32_t, TAM_BLOCK_THREADS> scan;
     __shared__ typename scan::TempStorage space;
     __shared__ uint32_t bits[TAM_RANGE_WORDS];
     uint32_t offset = x.ranges.offsets[range], entries = x.ranges.entries[range], at;
     double squares = 0.0;
     bool rowed = tam_scheme_rowed(x.scheme);
-    uint32_t *united = rowed ? x.rows.united : x.indices;
+    uint32_t *list = rowed ? x.rows.union_rows : x.indices;
     if (entries > 0) { /* all threads alike */
         set_bits(x, range, bits);
         scan(space).ExclusiveSum(own_bits(bits), at);
-        write_indices(range, at, bits, united + offset);
+        write_indices(range, at, bits, list + offset);
         __syncthreads();
         if (rowed) /* values come with all elements of rows (rows.cu) */
             squares = 0.0;
@@ -161,20 +161,20 @@ static __device__ void unite_range(const tam_cuda_exchange &x, uint32_t range) {
         x.ranges.sums[range] = squares;
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unite(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) build_union(const tam_cuda_exchange x) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     bool refuses = verdict->status != TAMIS_OK;
     for (uint32_t range = blockIdx.x; range < x.ranges.count && !refuses; range += gridDim.x)
-        unite_range(x, range);
-    if (x.packets.with_values || !tam_last_block(&x.scratch->united))
+        build_range(x, range);
+    if (x.packets.with_values || !tam_last_block(&x.scratch->joined))
         return;
     if (!refuses) {
         double squares = tam_block_fold_list(x.ranges.sums, x.ranges.count);
         if (threadIdx.x == 0)
-            verdict->picked_sum = squares;
+            verdict->sent_sum = squares;
     }
     if (!tam_scheme_rowed(x.scheme)) /* whose values come with all elements (rows.cu) */
-        tam_close_shares(x, refuses);
+        tam_close_shards(x, refuses);
 }
 
 /* -- launch ----------------------------------------------------------------------------------- */
@@ -187,6 +187,6 @@ extern "C" int tam_launch_count(const tam_cuda_exchange *job, void *stream) {
     return tam_launch(count, blocks_of(job), stream, *job);
 }
 
-extern "C" int tam_launch_unite(const tam_cuda_exchange *job, void *stream) {
-    return tam_launch(unite, blocks_of(job), stream, *job);
+extern "C" int tam_launch_union(const tam_cuda_exchange *job, void *stream) {
+    return tam_launch(build_union, blocks_of(job), stream, *job);
 }

@@ -4,13 +4,13 @@
  * C11 and CUDA C++17.
  *
  * Nothing here waits. A launcher enqueues on a stream. Kernels read all that changes between steps
- * (ownership, number of picks, thresholds) from device memory, so that a captured step can be
+ * (ownership, number of entries, thresholds) from device memory, so that a captured step can be
  * replayed. CUDA grids are fixed at open; every kernel gives the same bits for every grid.
  *
  *     tam_launch_accumulate   acc = decay * acc + scale * grad, or + what an optimizer makes of it;
  *                             candidates into a pool; sums per chunk
  *     tam_launch_collect      pool -> ordered list; sums per group
- *     tam_launch_cut          list, or else the own chunks -> exactly k indices, ascending
+ *     tam_launch_select       list, or else the own chunks -> exactly k indices, ascending
  *     tam_launch_collect_counted, _search, _emit     both, with a launch less, where both are known
  *     tam_launch_gather/apply/put     walks over chosen indices
  */
@@ -62,7 +62,7 @@ typedef struct tam_cuda_grid {
 typedef struct tam_cuda_params {
     uint64_t step;
     uint32_t mine;   /* part to select in, or TAM_PART_ALL */
-    uint32_t k;      /* TOTAL: entries to pick; ALL: at most so many */
+    uint32_t k;      /* TOTAL: entries to select; ALL: at most so many */
     uint32_t floor;  /* TOTAL: the list is complete for keys at or above these bits */
     uint32_t listed; /* 1: the candidates of this step may be used */
     uint32_t broken; /* a tamis_status: the exchange is over; only accumulate still works */
@@ -131,8 +131,8 @@ static inline tam_optimizer tam_cuda_optimizer(const tam_accumulate *job) {
     return job->optimizer ? *job->optimizer : none;
 }
 
-/** Result of a cut, in device memory. */
-typedef struct tam_cuda_picked {
+/** Result of a selection, in device memory. */
+typedef struct tam_cuda_select_result {
     uint64_t checksum;   /* TAM_SUM_INDICES over the indices */
     uint32_t count;      /* indices written */
     uint32_t deferred;   /* ALL: over the threshold but beyond k */
@@ -140,12 +140,12 @@ typedef struct tam_cuda_picked {
     uint32_t key;        /* bits of the smallest key chosen; 0 if none */
     uint32_t rescanned;
     uint32_t zero;
-} tam_cuda_picked;
+} tam_cuda_select_result;
 
-/** What a cut chooses from. */
+/** What a selection chooses from. */
 enum { TAM_FROM_NOTHING, TAM_FROM_LIST, TAM_FROM_CHUNKS };
 
-/** State between the passes of a cut. */
+/** State between the passes of a selection. */
 typedef struct tam_cuda_search {
     uint32_t ticket[4]; /* blocks that have finished a pass */
     uint32_t source;    /* TAM_FROM_... */
@@ -154,8 +154,8 @@ typedef struct tam_cuda_search {
     uint32_t rank;      /* of the cutoff among keys with these digits; in the end: ties to take */
 } tam_cuda_search;
 
-/** Scratch of a cut. A cut from the chunks also overwrites the candidates' chunk_offset and
- * chunk_count. */
+/** Scratch of a selection. A selection from the chunks also overwrites the candidates' chunk_offset
+ * and chunk_count. */
 typedef struct tam_cuda_select {
     uint32_t *histogram;  /* [3 * TAM_DIGITS] one per digit, cleared with the search */
     uint32_t *block_more; /* [blocks] entries over the cutoff */
@@ -163,10 +163,10 @@ typedef struct tam_cuda_select {
     tam_cuda_search *search;
 } tam_cuda_select;
 
-typedef struct tam_cuda_cut {
+typedef struct tam_cuda_select_job {
     tam_cuda_grid grid;
     const float *acc;
-    tam_cut_kind kind;               /* TOTAL or ALL; GROUPS is a row of TOTALs, one per group */
+    tam_select_kind kind;            /* TOTAL or ALL; GROUPS is a row of TOTALs, one per group */
     uint32_t first_chunk, end_chunk; /* select in these */
     const tam_cuda_params *params;
     const uint32_t *thresholds; /* ALL: an entry must reach that of its group */
@@ -175,8 +175,8 @@ typedef struct tam_cuda_cut {
     const tam_cuda_found *found;
     tam_cuda_select select;
     uint32_t *indices; /* room for params->k */
-    tam_cuda_picked *picked;
-} tam_cuda_cut;
+    tam_cuda_select_result *selected;
+} tam_cuda_select_job;
 
 /** Words of memory. */
 typedef struct tam_cuda_words {
@@ -188,23 +188,24 @@ typedef struct tam_cuda_words {
 typedef struct tam_cuda_fresh {
     tam_cuda_found *found; /* or NULL */
     tam_cuda_select select;
-    tam_cuda_picked *picked;
+    tam_cuda_select_result *selected;
     tam_cuda_words scratch; /* or none */
     tam_cuda_agreed agreed; /* not cleared, but set */
 } tam_cuda_fresh;
 
-/** Clears found, histograms, search, picked and scratch: before every cut. */
+/** Clears found, histograms, search, selected and scratch: before every selection. */
 int tam_launch_reset(const tam_cuda_fresh *fresh, void *stream);
 int tam_launch_accumulate(const tam_cuda_accumulate *job, void *stream);
 int tam_launch_collect(const tam_cuda_accumulate *job, void *stream);
-int tam_launch_cut(const tam_cuda_cut *job, void *stream);
+int tam_launch_select(const tam_cuda_select_job *job, void *stream);
 
-/** Both: the first pass of the cut counts the list while it is written; the next ones find the
- * cutoff; the last ones write the indices. A list that does not serve the cut is not written. */
-int tam_launch_collect_counted(const tam_cuda_accumulate *job, const tam_cuda_cut *cut,
+/** Both: the first pass of the selection counts the list while it is written; the next ones find
+ * the cutoff; the last ones write the indices. A list that does not serve the selection is not
+ * written. */
+int tam_launch_collect_counted(const tam_cuda_accumulate *job, const tam_cuda_select_job *selection,
                                void *stream);
-int tam_launch_search(const tam_cuda_cut *job, void *stream);
-int tam_launch_emit(const tam_cuda_cut *job, void *stream);
+int tam_launch_search(const tam_cuda_select_job *job, void *stream);
+int tam_launch_emit(const tam_cuda_select_job *job, void *stream);
 
 /** *to = value. The value is part of the launch, and so of a graph that captures it. */
 int tam_launch_source(tam_cuda_source *to, tam_cuda_source value, void *stream);

@@ -84,8 +84,8 @@ static __device__ __forceinline__ uint32_t tam_rows_of(const typename TYPE::elem
 }
 
 /* TAM_CUDA_ABSENT is a signalling NaN. The product makes such a NaN quiet, so no gradient looks
- * absent. A rank whose exchange is broken gives absent values, so all ranks refuse the step. */
-static __device__ __forceinline__ float tam_give(float x, float scale, bool broken) {
+ * absent. A rank whose exchange is broken sends absent values, so all ranks refuse the step. */
+static __device__ __forceinline__ float tam_scale_or_absent(float x, float scale, bool broken) {
     return broken ? __uint_as_float(TAM_CUDA_ABSENT) : __fmul_rn(x, scale);
 }
 
@@ -109,14 +109,14 @@ static __device__ __forceinline__ uint64_t tam_widen_chunk(const typename TYPE::
         TYPE::widen(__ldcs(reinterpret_cast<const typename TYPE::row *>(from) + i), x);
 #pragma unroll
         for (uint32_t c = 0; c < 4; c++) {
-            x[c] = tam_give(x[c], scale, broken);
+            x[c] = tam_scale_or_absent(x[c], scale, broken);
             if (SUMMED)
                 sum += tam_sum_word(TAM_SUM_VALUES, out.position + 4 * i + c, tam_bits_of(x[c]));
         }
         reinterpret_cast<float4 *>(out.to)[i] = make_float4(x[0], x[1], x[2], x[3]);
     }
     for (uint32_t i = 4 * nrows + lane; i < length; i += 32) {
-        float x = tam_give(TYPE::widen(__ldcs(from + i)), scale, broken);
+        float x = tam_scale_or_absent(TYPE::widen(__ldcs(from + i)), scale, broken);
         if (SUMMED)
             sum += tam_sum_word(TAM_SUM_VALUES, out.position + i, tam_bits_of(x));
         out.to[i] = x;

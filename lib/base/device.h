@@ -2,7 +2,7 @@
  *
  * The device contract: the mathematics of a step. The reducer calls it, kernels implement it.
  *
- * The flat vector is cut into tiles. A tile is a run within one block, one group and one part.
+ * The flat vector is divided into tiles. A tile is a run within one block, one group and one part.
  *
  *     elements   0 ............................................................. n-1
  *     groups     |------- 0 -------|-- 1 --|--------------- 2 ---------------|  budget, norms
@@ -47,7 +47,7 @@ typedef struct tam_grid {
 } tam_grid;
 
 /** Candidates of the own tiles: every entry at or over its threshold, index ascending. Valid until
- * the next accumulate or cut. */
+ * the next accumulate or select. */
 typedef struct tam_candidates {
     uint32_t *index;     /* [capacity], owned by the device */
     uint32_t *magnitude; /* bits of |acc| */
@@ -89,14 +89,14 @@ typedef struct tam_accumulated {
     uint64_t nonfinite; /* entries dropped because acc would not be finite */
 } tam_accumulated;
 
-typedef enum tam_cut_kind {
-    TAM_CUT_TOTAL,  /* the k entries with the largest |acc| * weight of their group */
-    TAM_CUT_GROUPS, /* in every own group the budgets[group] entries with the largest |acc| */
-    TAM_CUT_ALL     /* every entry at or over the threshold; if more than k, the k largest */
-} tam_cut_kind;
+typedef enum tam_select_kind {
+    TAM_SELECT_TOTAL,  /* the k entries with the largest |acc| * weight of their group */
+    TAM_SELECT_GROUPS, /* in every own group the budgets[group] entries with the largest |acc| */
+    TAM_SELECT_ALL     /* every entry at or over the threshold; if more than k, the k largest */
+} tam_select_kind;
 
-typedef struct tam_cut {
-    tam_cut_kind kind;
+typedef struct tam_select_job {
+    tam_select_kind kind;
     const float *acc;
     uint32_t mine;
     size_t k;                         /* count of TOTAL, upper limit of ALL and GROUPS */
@@ -106,15 +106,15 @@ typedef struct tam_cut {
                                          the last accumulate */
     float floor_key;                  /* TOTAL: candidates are complete only for keys above this */
     const tam_candidates *candidates; /* NULL: search the own tiles; GROUPS: ignored, NULL */
-} tam_cut;
+} tam_select_job;
 
-typedef struct tam_cut_result {
+typedef struct tam_select_result {
     size_t count;      /* indices written, ascending */
     size_t candidates; /* considered */
     size_t deferred;   /* not chosen only because of the limit k (ALL, GROUPS) */
     float key;         /* smallest key chosen; 0 if none */
     bool rescanned;    /* the candidates did not suffice */
-} tam_cut_result;
+} tam_select_result;
 
 /**
  * Contract. open may fail with NOMEM; on a CPU no other call can fail. Gradient, acc and memory
@@ -155,7 +155,8 @@ typedef struct tam_device {
                          unsigned char *marks);
 
     /** Candidates -> chosen indices, ascending. Exact: the result depends on acc alone. */
-    tamis_status (*cut)(void *self, const tam_cut *job, uint32_t *indices, tam_cut_result *out);
+    tamis_status (*select)(void *self, const tam_select_job *job, uint32_t *indices,
+                           tam_select_result *out);
 
     /** values[i] = acc[indices[i]] */
     tamis_status (*gather)(void *self, const float *acc, const uint32_t *indices, size_t count,

@@ -5,20 +5,20 @@
  *
  *     collect      communicate what accumulate needs
  *     accumulate   add the gradient to the residual: one pass
- *     plan, pick   put this rank's entries into its message
+ *     plan, select  put this rank's entries into its message
  *     run          communicate; view->out then holds the outcome of the step
  *     drop         remove sums that are not finite
- *     apply        write the result to the gradient, remove what was given from the residual; or
+ *     apply        write the result to the gradient, remove what was sent from the residual; or
  *     skip         apply nothing
  *
  * Every row is complete: an entry with nothing to do does nothing, so callers never test a pointer.
  * All ranks call collective entries (collect, plan, run) in the same order; each returns by the
  * deadline of its link, and a failure ends the communicator. Before drop, nothing that the caller
- * of the library sees has changed, except the gradient of a row that does not pick.
+ * of the library sees has changed, except the gradient of a row that does not select.
  *
  * The struct below describes the bucket of a row. It belongs to the reducer and outlives the row.
- * Elements are counted from the begin of the bucket; in `held` lists they are counted from the
- * begin of what this rank holds of it (lib/policy/slice.h).
+ * Elements are counted from the begin of the bucket; in `local` lists they are counted from the
+ * begin of what this rank holds of it (lib/policy/node_shard.h).
  */
 #ifndef TAM_BASE_EXCHANGE_H
 #define TAM_BASE_EXCHANGE_H
@@ -29,9 +29,9 @@
 
 /** What the reducer must know of a row. */
 enum {
-    TAM_TRAIT_PICKS = 1,        /* picks entries of the residual, into which the gradient is
+    TAM_TRAIT_SELECTS = 1,      /* selects entries of the residual, into which the gradient is
                                   accumulated; else run sums the gradient itself, in place */
-    TAM_TRAIT_LEARNS = 2,       /* adapts thresholds to what all ranks picked */
+    TAM_TRAIT_LEARNS = 2,       /* adapts thresholds to what all ranks selected */
     TAM_TRAIT_COLLECTS = 4,     /* accumulate needs the data of collect */
     TAM_TRAIT_TIMED = 8,        /* headers report when each rank began */
     TAM_TRAIT_DEVICE = 16,      /* a device can run such steps by itself */
@@ -49,17 +49,17 @@ typedef struct tam_entries {
 typedef struct tam_outcome {
     tam_entries result; /* entries that all ranks apply, and their sums; indices NULL: every
                            element, and the sums are in the gradient */
-    tam_entries held;   /* the part of it in what this rank holds */
-    tam_entries given;  /* what leaves this rank's residual; values: what stays, NULL: nothing */
-    double given_sum;   /* reduction of the residual's sum of squares by that */
-    uint32_t *picked;   /* [comm_nranks] entries that each rank of the communicator picked */
+    tam_entries local;  /* the part of it in what this rank holds */
+    tam_entries sent;   /* what leaves this rank's residual; values: what stays, NULL: nothing */
+    double sent_sum;    /* reduction of the residual's sum of squares by that */
+    uint32_t *selected; /* [comm_nranks] entries that each rank of the communicator selected */
     uint64_t deferred, candidates, rescans, nonfinite; /* as in tamis_stats, of all ranks */
     uint32_t bad_first, bad_ranks; /* first rank with a bad entry; ranks that its sum is over */
-    double norm;                   /* sum of the roots of means, of all that was picked among */
+    double norm;                   /* sum of the roots of means, of all that was selected among */
 
-    /* Of the ranks that picked among themselves: what the control learns from. */
+    /* Of the ranks that selected among themselves: what the control learns from. */
     tam_headers headers;
-    uint64_t found, own_found; /* picked and deferred, of all and of this rank */
+    uint64_t found, own_found; /* selected and deferred, of all and of this rank */
     uint64_t seen;             /* candidates; 0: unknown */
     uint32_t nmeans;
     double *means; /* [nmeans] of the groups' sums of squares, over the ranks */
@@ -68,10 +68,10 @@ typedef struct tam_outcome {
 /** A bucket, as its exchange sees it. */
 typedef struct tam_bucket_view {
     /* From open to close. */
-    const tamis_reducer_config *config; /* defaults resolved */
-    const tamis_layout *layout;         /* of the bucket */
-    const struct tam_slice *slice;      /* what this rank holds of the bucket */
-    struct tam_division *division;      /* how that is divided among the ranks that pick */
+    const tamis_reducer_config *config;      /* defaults resolved */
+    const tamis_layout *layout;              /* of the bucket */
+    const struct tam_node_shard *node_shard; /* what this rank holds of the bucket */
+    struct tam_division *division;           /* how that is divided among the ranks that select */
     struct tam_control *control;
     const tam_device *device;
     void *kernels;          /* of what this rank holds */
@@ -80,13 +80,13 @@ typedef struct tam_bucket_view {
     bool has_residual;      /* what is not applied stays there for later steps */
     float *masked;          /* moments that are cleared where an entry was applied; NULL: none */
     uint32_t comm_rank, comm_nranks;
-    uint32_t rank, nranks;         /* among the ranks that pick */
+    uint32_t rank, nranks;         /* among the ranks that select */
     uint32_t index;                /* of the bucket */
     uint64_t begin;                /* of the bucket in the whole vector */
     uint64_t reducer;              /* number of the reducer on its communicator */
     uint64_t config_hash;          /* of what all ranks agreed on, and of this bucket alone */
     uint64_t k_max, whole_k_max;   /* largest k and whole_k */
-    bool norms;                    /* counters carry norms, to share k among buckets */
+    bool norms;                    /* counters carry norms, to divide k among buckets */
     bool gathers;                  /* TAM_CAP_GATHERS */
     bool encoded;                  /* the transport has a tam_encoded_transport */
     tamis_index_codec index_codec; /* [in] as asked for; [out] as chosen */
@@ -107,7 +107,7 @@ typedef struct tam_bucket_view {
     tam_accumulated accumulated;
     float divisor;              /* of sums, before they are applied */
     uint32_t began_us, busy_us; /* for the header */
-    bool decides; /* decides whether to skip a step; a column leaves that to its nodes */
+    bool decides; /* decides whether to skip a step; an inter-node group leaves that to its nodes */
     bool skipped; /* [in,out] all ranks know that the step will be skipped */
     tam_outcome out;
 } tam_bucket_view;
@@ -132,9 +132,10 @@ typedef struct tam_exchange {
     tamis_status (*collect)(void *self, tam_link *link);
     /** Fills view->accumulated. */
     tamis_status (*accumulate)(void *self);
-    /** Agree on what all ranks must know before they pick. Only ownership `bins` uses the link. */
+    /** Agree on what all ranks must know before they select. Only ownership `bins` uses the
+     * link. */
     tamis_status (*plan)(void *self, tam_link *link);
-    tamis_status (*pick)(void *self);
+    tamis_status (*select)(void *self);
     /** Fills view->out. A step that all ranks know will be skipped needs no result. */
     tamis_status (*run)(void *self, tam_link *link);
 

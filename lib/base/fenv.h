@@ -7,7 +7,7 @@
  * environment is per thread; afterwards everything is restored, flags too. It is held in:
  *
  *     passes of the kernels   by each thread: threads of OpenMP have environments of their own
- *     jobs                    sums, cuts, control
+ *     jobs                    sums, selection, control
  *     public calls            options, states, target of a step, joules
  *     threads of the library  they inherit it
  */

@@ -32,8 +32,8 @@ TAM_SHARED float tam_float16_widen(uint16_t half) {
     uint32_t normal = (magnitude << 13) + rebias;
     /* A subnormal half is a multiple of 2^-24; the product is exact and a normal number. */
     uint32_t small = tam_bits((float)(int32_t)magnitude * 5.9604644775390625e-8f);
-    uint32_t pick = 0u - (uint32_t)(magnitude < 0x400);
-    return tam_float(sign | (small & pick) | (normal & ~pick));
+    uint32_t select = 0u - (uint32_t)(magnitude < 0x400);
+    return tam_float(sign | (small & select) | (normal & ~select));
 }
 
 TAM_SHARED float tam_bfloat16_widen(uint16_t half) {

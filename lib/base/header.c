@@ -63,7 +63,7 @@ const char *tam_refusal_words(uint32_t refusal) {
         [TAM_REFUSED_RESULT] = "its result of the previous step differs: values were damaged in "
                                "transit; load an older state",
         [TAM_REFUSED_COUNT] = "its count exceeds the size of the packet",
-        [TAM_REFUSED_LEADER] = "it holds picks, but another rank leads this step",
+        [TAM_REFUSED_LEADER] = "it holds entries, but another rank leads this step",
         [TAM_REFUSED_BYTES] = "its indices take an impossible number of bytes",
         [TAM_REFUSED_CHECKSUM] = "its checksum is wrong: it was damaged, or comes from another "
                                  "step, result, configuration, density or packing, or its rank "

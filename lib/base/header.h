@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The header of a packet: what a rank reports about its picks. The host
+ * The header of a packet: what a rank reports about its selection. The host
  * (collectives/exchange/packet.c) and a device (kernels/cuda/packets.cu) write and check it by the
  * rules of this file, which both compile.
  *
@@ -37,7 +37,7 @@ typedef struct tam_header {
     uint16_t step_flags;    /* as does the step, modulo TAM_HEADER_STEPS; flags above */
     uint32_t count;         /* indices that follow */
     uint32_t index_bytes;   /* and their size */
-    float key;              /* smallest key picked */
+    float key;              /* smallest key selected */
 
     /* Times since an exchange, which ends at about the same time on all ranks; 0: unknown. So the
      * ranks need no common clock. */
@@ -84,7 +84,7 @@ static inline const uint32_t *tam_header_words(const tam_headers *headers, uint3
 /** What is only added up over the ranks, in the order of lib/base/tree.h. Floats, for values are. A
  * count is four digits of 8 bits, whose sums over 65,536 ranks are exact. */
 enum {
-    TAM_COUNTER_DEFERRED = 0,   /* a count: picks that did not fit */
+    TAM_COUNTER_DEFERRED = 0,   /* a count: entries that did not fit */
     TAM_COUNTER_CANDIDATES = 4, /* a count: entries over the threshold; 0 where unknown */
     TAM_COUNTER_NONFINITE = 8,  /* a count */
     TAM_COUNTER_UNKNOWN = 12,   /* ranks that do not know their candidates */

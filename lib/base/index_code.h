@@ -24,8 +24,8 @@ TAM_SHARED uint64_t tam_rice_most_bits(uint64_t span, uint64_t count, uint32_t l
     return count * (low + 1) + ((span - count) >> low);
 }
 
-/** How many low bits of a gap travel as they are. More cost more at each pick and less at each gap:
- * the sum falls, then rises. */
+/** How many low bits of a gap travel as they are. More cost more at each index and less at each
+ * gap: the sum falls, then rises. */
 TAM_SHARED uint32_t tam_rice_low(uint64_t span, uint64_t count) {
     uint32_t low = 0;
     while (low < TAM_RICE_LOW_MOST &&

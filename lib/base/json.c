@@ -17,23 +17,23 @@ void tam_text_free(tam_text *text) {
     *text = (tam_text){0};
 }
 
-static bool make_room(tam_text *text, size_t length) {
-    if (length <= text->room - text->length)
+static bool reserve(tam_text *text, size_t length) {
+    if (length <= text->capacity - text->length)
         return true;
-    size_t room = 2 * (text->length + length) + 4096;
-    char *bytes = tam_alloc(room);
+    size_t capacity = 2 * (text->length + length) + 4096;
+    char *bytes = tam_alloc(capacity);
     if (!bytes)
         return false;
     if (text->length)
         memcpy(bytes, text->bytes, text->length);
     tam_free(text->bytes);
     text->bytes = bytes;
-    text->room = room;
+    text->capacity = capacity;
     return true;
 }
 
 static void add(tam_text *text, const char *bytes, size_t length) {
-    text->incomplete = text->incomplete || !make_room(text, length);
+    text->incomplete = text->incomplete || !reserve(text, length);
     if (text->incomplete || length == 0)
         return;
     memcpy(text->bytes + text->length, bytes, length);

@@ -10,7 +10,7 @@
 /** Begin with zeros. Once memory is short it stays incomplete until it is cleared. */
 typedef struct tam_text {
     char *bytes; /* no '\0' at the end */
-    size_t length, room;
+    size_t length, capacity;
     bool incomplete;
 } tam_text;
 

@@ -31,7 +31,7 @@ TAM_SHARED uint32_t tam_optimizer_sound(float x, float y) {
 }
 
 /* By bits: compilers turn anything else into a store behind a branch. */
-TAM_SHARED float tam_optimizer_pick(uint32_t sound, float x, float otherwise) {
+TAM_SHARED float tam_optimizer_choose(uint32_t sound, float x, float otherwise) {
     return tam_float((tam_bits(x) & sound) | (tam_bits(otherwise) & ~sound));
 }
 
@@ -43,8 +43,8 @@ TAM_SHARED float tam_optimizer_adam(const tam_optimizer *p, float g, float *m, f
     float u = (first * p->correct1) / (sqrtf(spread) + p->epsilon);
     uint32_t sound = tam_optimizer_sound(spread, u);
     if (m)
-        *m = tam_optimizer_pick(sound, first, *m);
-    *v = tam_optimizer_pick(sound, second, *v);
+        *m = tam_optimizer_choose(sound, first, *m);
+    *v = tam_optimizer_choose(sound, second, *v);
     return tam_float(tam_bits(u) | (~sound & 0x7fffffffu));
 }
 
@@ -52,7 +52,7 @@ TAM_SHARED float tam_optimizer_adam(const tam_optimizer *p, float g, float *m, f
 TAM_SHARED float tam_optimizer_momentum(const tam_optimizer *p, float g, float *m) {
     float first = p->keep1 * *m + g;
     uint32_t sound = tam_optimizer_sound(first, first);
-    *m = tam_optimizer_pick(sound, first, *m);
+    *m = tam_optimizer_choose(sound, first, *m);
     return tam_float(tam_bits(first) | (~sound & 0x7fffffffu));
 }
 

@@ -64,7 +64,7 @@ typedef struct tam_option {
         "latency of an empty message; 0: 50, over nccl as its links, on CPUs auto measures") \
     row(link_gbit, REAL, RANKS, 1e-6, 1e6, 0, "0 or 1e-6 to 1e6", \
         "bandwidth of one rank; 0: 1, over nccl that of its links, on CPUs auto measures") \
-    row(share, WORD, STATE, 0, 1, NAN, "norm|length", "how k is divided over the buckets") \
+    row(bucket_budget, WORD, STATE, 0, 1, NAN, "norm|length", "how k is divided over the buckets") \
     row(density_max, REAL, STATE, DBL_TRUE_MIN, 1, 0, "0 or from density to 1", \
         "largest density that may be set later; 0: density") \
     row(ranks_per_node, U32, STATE, 0, UINT32_MAX, NAN, "", \

@@ -6,7 +6,7 @@
 
 static const char *const names[TAMIS_PHASES] = {
     [TAMIS_PHASE_ACCUMULATE] = "accumulate",
-    [TAMIS_PHASE_CUT] = "cut",
+    [TAMIS_PHASE_SELECT] = "select",
     [TAMIS_PHASE_EXCHANGE] = "exchange",
     [TAMIS_PHASE_APPLY] = "apply",
     [TAMIS_PHASE_WAIT] = "wait",

@@ -22,12 +22,12 @@ tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size
     return TAMIS_OK;
 }
 
-tamis_status tam_struct_give(const char *name, const void *ours, size_t our_size, void *theirs) {
-    return tam_struct_give_part(name, ours, our_size, our_size, theirs);
+tamis_status tam_struct_return(const char *name, const void *ours, size_t our_size, void *theirs) {
+    return tam_struct_return_part(name, ours, our_size, our_size, theirs);
 }
 
-tamis_status tam_struct_give_part(const char *name, const void *ours, size_t our_size,
-                                  size_t required, void *theirs) {
+tamis_status tam_struct_return_part(const char *name, const void *ours, size_t our_size,
+                                    size_t required, void *theirs) {
     size_t size;
     memcpy(&size, theirs, sizeof size);
     if (size < required || size > 65536)
@@ -40,7 +40,7 @@ tamis_status tam_struct_give_part(const char *name, const void *ours, size_t our
 }
 
 int tam_struct_list(const char *name, const void *ours, size_t our_size, void *theirs) {
-    return tam_struct_give(name, ours, our_size, theirs) == TAMIS_OK;
+    return tam_struct_return(name, ours, our_size, theirs) == TAMIS_OK;
 }
 
 int tamis_setting_list(size_t index, tamis_setting *out) {

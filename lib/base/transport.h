@@ -26,8 +26,8 @@ enum {
     TAM_CAP_GATHERS = 4    /* an all-to-all is made of all-gathers, and sends as much */
 };
 
-/** First element of slice r of a sum: slice r of P belongs to rank r. r = P: the end. */
-static inline size_t tam_slice_begin(size_t count, uint32_t r, uint32_t nranks) {
+/** First element of shard r of a sum: shard r of P belongs to rank r. r = P: the end. */
+static inline size_t tam_shard_begin(size_t count, uint32_t r, uint32_t nranks) {
     return (size_t)((unsigned __int128)count * r / nranks);
 }
 
@@ -97,10 +97,10 @@ typedef struct tam_stream_transport {
     tamis_status (*poll)(void *self);
 } tam_stream_transport;
 
-/** The halves of a sum of values that travel encoded by a value codec. Slices, and
- * who owns them, are those of lib/policy/slices.h, cut between blocks. */
+/** The halves of a sum of values that travel encoded by a value codec. Shards, and
+ * who owns them, are those of lib/policy/shards.h, divided between blocks. */
 typedef struct tam_encoded_transport {
-    /** Sums of what the encoded buffers of all ranks hold, at the slices that this rank owns, in
+    /** Sums of what the encoded buffers of all ranks hold, at the shards that this rank owns, in
      * the order of lib/base/tree.h.
      * @param encoded [in] all values of this rank
      * @param  values  [in,out]  [count] what they decode to; elsewhere undefined afterwards */
@@ -108,7 +108,7 @@ typedef struct tam_encoded_transport {
                             float *values, size_t count, tam_call *call);
 
     /** All sums to all ranks.
-     * @param  encoded  [in,out]  where a buffer of `count` has this rank's slices; then all of it
+     * @param  encoded  [in,out]  where a buffer of `count` has this rank's shards; then all of it
      * */
     tamis_status (*spread)(void *self, const tam_value_codec *type, void *encoded, size_t count,
                            tam_call *call);

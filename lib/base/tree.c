@@ -28,12 +28,12 @@ static void add_parts(uint32_t nparts, const float *const *parts, size_t length,
         onto ? add(4, true, parts, length, out) : add(4, false, parts, length, out);
 }
 
-/* The last parts become one, in the room of the first of them. */
+/* The last parts become one, in the memory of the first of them. */
 static void fold(tam_tree_block *b, uint32_t first, size_t length) {
     while (b->count > first + 1) {
         uint32_t at = b->count > first + FOLD ? b->count - FOLD : first;
-        add_parts(b->count - at, b->parts + at, length, b->room[at]);
-        b->parts[at] = b->room[at];
+        add_parts(b->count - at, b->parts + at, length, b->storage[at]);
+        b->parts[at] = b->storage[at];
         b->count = at + 1;
     }
 }

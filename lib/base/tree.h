@@ -79,12 +79,12 @@ TAM_SHARED float tam_tree_end(tam_tree_sum *s) {
     return sum;
 }
 
-/** The same for blocks of values. Starts as zeros, which need not reach its room. tree.c */
+/** The same for blocks of values. Starts as zeros, which need not reach its storage. tree.c */
 typedef struct tam_tree_block {
     uint32_t count, vrank;
     uint32_t distances[TAM_TREE_PARTS];
-    const float *parts[TAM_TREE_PARTS]; /* the caller's memory, or room */
-    float room[TAM_TREE_PARTS][TAM_TREE_BLOCK];
+    const float *parts[TAM_TREE_PARTS]; /* the caller's memory, or storage */
+    float storage[TAM_TREE_PARTS][TAM_TREE_BLOCK];
 } tam_tree_block;
 
 static inline void tam_tree_begin(tam_tree_block *b) {

@@ -16,8 +16,8 @@ TAM_SHARED uint32_t tam_value_finite(uint32_t bits) {
 }
 
 /** What rounding takes from a value: all of it where NaN arrives, nothing if it is not finite. */
-TAM_SHARED float tam_value_error(float value, float came) {
-    float arrives = tam_float(tam_bits(came) & tam_value_finite(tam_bits(came)));
+TAM_SHARED float tam_value_error(float value, float decoded) {
+    float arrives = tam_float(tam_bits(decoded) & tam_value_finite(tam_bits(decoded)));
     return tam_float(tam_bits(value - arrives) & tam_value_finite(tam_bits(value)));
 }
 

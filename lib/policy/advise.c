@@ -69,5 +69,5 @@ tamis_status tamis_update_advise(double density, tamis_update *update, double *r
     tamis_update own = TAMIS_UPDATE_INIT;
     TAM_TRY(tam_struct_copy("tamis_update", &own, sizeof own, sizeof own, update));
     tam_update_advise(density, &own, residual_decay);
-    return tam_struct_give("tamis_update", &own, sizeof own, update);
+    return tam_struct_return("tamis_update", &own, sizeof own, update);
 }

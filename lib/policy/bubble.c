@@ -8,7 +8,7 @@ typedef struct bubble {
     uint32_t nstages;
     const uint64_t *lengths, *even;
     const double *windows_s, *entry_s;
-    uint64_t more; /* than an even share, at most */
+    uint64_t more; /* than an even budget, at most */
 } bubble;
 
 static bool usable(const bubble *b) {
@@ -59,16 +59,16 @@ static double find_level(const bubble *b, uint64_t k) {
 
 void tam_bubble_divide(uint64_t k, uint32_t nstages, const uint64_t *lengths,
                        const double *windows_s, const double *entry_s, uint64_t *even,
-                       uint64_t *shares) {
+                       uint64_t *budgets) {
     uint64_t more = tam_bucket_more(k, nstages, TAM_STAGE_TENTHS);
     bubble b = {nstages, lengths, even, windows_s, entry_s, more};
     tam_bucket_even(k, nstages, lengths, even);
     if (k < nstages || !usable(&b)) {
-        memcpy(shares, even, nstages * sizeof shares[0]);
+        memcpy(budgets, even, nstages * sizeof budgets[0]);
         return;
     }
     double level = find_level(&b, k);
     tam_rounding rounding = tam_rounding_begin(k, nstages, lengths, even, more);
     for (uint32_t s = 0; s < nstages; s++)
-        shares[s] = tam_rounding_next(&rounding, bounds_of(&b, s), entries_at(&b, s, level));
+        budgets[s] = tam_rounding_next(&rounding, bounds_of(&b, s), entries_at(&b, s, level));
 }

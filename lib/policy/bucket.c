@@ -59,13 +59,13 @@ uint32_t tam_bucket_plan(const tamis_layout *layout, const tam_bucket_rule *rule
     return count;
 }
 
-uint64_t tam_bucket_share_max(uint64_t k, uint64_t length, uint64_t n, tamis_share share,
-                              uint32_t nbuckets) {
+uint64_t tam_bucket_budget_max(uint64_t k, uint64_t length, uint64_t n,
+                               tamis_bucket_budget bucket_budget, uint32_t nbuckets) {
     if (k < nbuckets)
         return k > 0;
-    uint64_t rest = k - nbuckets, room = n - nbuckets;
-    uint64_t most = 1 + (room ? (rest * (length - 1) + room - 1) / room : 0);
-    if (share == TAMIS_SHARE_NORM)
+    uint64_t rest = k - nbuckets, spare = n - nbuckets;
+    uint64_t most = 1 + (spare ? (rest * (length - 1) + spare - 1) / spare : 0);
+    if (bucket_budget == TAMIS_BUCKET_BUDGET_NORM)
         most =
             tam_bucket_bounds(most, length, tam_bucket_more(k, nbuckets, TAM_BUCKET_TENTHS)).high;
     return most < rest + 1 ? most : rest + 1; /* the others get one at least */

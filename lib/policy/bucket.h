@@ -7,7 +7,7 @@
  *     buckets    |  2 |      1       |  0 |
  *                |  3 |    2    |  1 |  0 |     segment 3 has rows
  *
- * Kernels compile the shares, too (as rules.h): +, -, *, / in a fixed order.
+ * Kernels compile the budgets, too (as rules.h): +, -, *, / in a fixed order.
  */
 #ifndef TAM_POLICY_BUCKET_H
 #define TAM_POLICY_BUCKET_H
@@ -62,8 +62,8 @@ uint32_t tam_bucket_plan(const tamis_layout *layout, const tam_bucket_rule *rule
                          tam_bucket_range *out);
 
 /** Most entries that a bucket of `length` of n elements gets for k and for every smaller k. */
-uint64_t tam_bucket_share_max(uint64_t k, uint64_t length, uint64_t n, tamis_share share,
-                              uint32_t nbuckets);
+uint64_t tam_bucket_budget_max(uint64_t k, uint64_t length, uint64_t n,
+                               tamis_bucket_budget bucket_budget, uint32_t nbuckets);
 
 /* -- how many entries each gets --------------------------------------------------------------- */
 
@@ -81,7 +81,7 @@ TAM_SHARED uint64_t tam_bucket_part(uint64_t a, uint64_t b, uint64_t c) {
 }
 
 /**
- * Shares by length: one each, the others in proportion to length - 1 by differences of
+ * Budgets by length: one each, the others in proportion to length - 1 by differences of
  * floor((k - nbuckets) * elements so far / all). They sum to k, and none exceeds its length.
  *
  * With fewer entries than buckets the first k buckets get one each and the others none: what they
@@ -90,14 +90,14 @@ TAM_SHARED uint64_t tam_bucket_part(uint64_t a, uint64_t b, uint64_t c) {
  * @param  k  [in]  at most the sum of the lengths, which is below 2^47
  */
 TAM_SHARED void tam_bucket_even(uint64_t k, uint32_t nbuckets, const uint64_t *lengths,
-                                uint64_t *shares) {
-    uint64_t room = 0, upto = 0, given = 0;
+                                uint64_t *budgets) {
+    uint64_t spare = 0, upto = 0, given = 0;
     for (uint32_t b = 0; b < nbuckets; b++)
-        room += lengths[b] - 1;
+        spare += lengths[b] - 1;
     for (uint32_t b = 0; b < nbuckets; b++) {
         upto += lengths[b] - 1;
-        uint64_t sum = room && k >= nbuckets ? tam_bucket_part(k - nbuckets, upto, room) : 0;
-        shares[b] = sum - given + (b < k);
+        uint64_t sum = spare && k >= nbuckets ? tam_bucket_part(k - nbuckets, upto, spare) : 0;
+        budgets[b] = sum - given + (b < k);
         given = sum;
     }
 }
@@ -107,22 +107,22 @@ typedef struct tam_bounds {
     uint64_t low, high;
 } tam_bounds;
 
-/** How much more than its even share a bucket may get, in tenths of the mean share. A device fixes
- * the sizes of its messages before it knows the shares, so they have room for the most, and all of
- * it travels: 1.1 k. A stage (bubble.h) learns its share first. */
+/** How much more than its even budget a bucket may get, in tenths of the mean budget. A device
+ * fixes the sizes of its messages before it knows the budgets, so they have room for the most, and
+ * all of it travels: 1.1 k. A stage (bubble.h) learns its budget first. */
 enum { TAM_BUCKET_TENTHS = 1, TAM_STAGE_TENTHS = 10 };
 
 TAM_SHARED uint64_t tam_bucket_more(uint64_t k, uint32_t nbuckets, uint32_t tenths) {
     return k / nbuckets * tenths / 10;
 }
 
-/** Half of the even share, rounded up, to `more` than it. @param  even  at least 1 */
+/** Half of the even budget, rounded up, to `more` than it. @param  even  at least 1 */
 TAM_SHARED tam_bounds tam_bucket_bounds(uint64_t even, uint64_t length, uint64_t more) {
     tam_bounds bounds = {(even + 1) / 2, even + more < length ? even + more : length};
     return bounds;
 }
 
-/** Rounds wished shares to whole numbers, one bucket after another. */
+/** Rounds wished budgets to whole numbers, one bucket after another. */
 typedef struct tam_rounding {
     uint64_t given, left;
     tam_bounds rest; /* of the buckets that follow, together */
@@ -140,7 +140,7 @@ TAM_SHARED tam_rounding tam_rounding_begin(uint64_t k, uint32_t nbuckets, const 
     return r;
 }
 
-/** The next share: the rounded sum of all wishes so far, minus what was given. It is limited so
+/** The next budget: the rounded sum of all wishes so far, minus what was given. It is limited so
  * that later buckets can get their low bounds and can take what is left: bounds and sum hold,
  * whatever the wishes. */
 TAM_SHARED uint64_t tam_rounding_next(tam_rounding *r, tam_bounds bounds, double wish) {
@@ -151,19 +151,19 @@ TAM_SHARED uint64_t tam_rounding_next(tam_rounding *r, tam_bounds bounds, double
     high = r->left < r->rest.low + high ? r->left - r->rest.low : high;
     r->upto += wish;
     double lacks = r->upto + 0.5 - (double)r->given;
-    uint64_t share = lacks >= (double)high ? high : lacks > (double)low ? (uint64_t)lacks : low;
-    r->given += share;
-    r->left -= share;
-    return share;
+    uint64_t budget = lacks >= (double)high ? high : lacks > (double)low ? (uint64_t)lacks : low;
+    r->given += budget;
+    r->left -= budget;
+    return budget;
 }
 
-/** Buckets that share what is left in proportion, and buckets that are fixed at a bound. */
+/** Buckets that get what is left in proportion, and buckets that are fixed at a bound. */
 typedef struct tam_bucket_pool {
     uint32_t nbuckets;
     const uint64_t *lengths, *even;
-    const double *norms; /* NULL: by even share */
+    const double *norms; /* NULL: by even budget */
     uint64_t *settled;   /* 0: not settled */
-    uint64_t more;       /* than an even share, at most */
+    uint64_t more;       /* than an even budget, at most */
     double left, weight; /* of those that are not */
 } tam_bucket_pool;
 
@@ -218,39 +218,39 @@ TAM_SHARED bool tam_bucket_settle(tam_bucket_pool *p) {
 }
 
 /**
- * Shares in proportion to norms, each between half of the share by length and that and a tenth of
+ * Budgets in proportion to norms, each between half of the budget by length and that and a tenth of
  * k / nbuckets; what the bounds take or give is shared among the others in the same proportion.
  * They sum to k.
  *
- * Shares are by length without norms, if none is above 0, if one is negative or NaN, if their sum
+ * Budgets are by length without norms, if none is above 0, if one is negative or NaN, if their sum
  * is too large, or with fewer entries than buckets.
  *
  * @param  norms  [in]       double[nbuckets], or NULL
- * @param  even   [scratch]  uint64[nbuckets]: the shares by length
+ * @param  even   [scratch]  uint64[nbuckets]: the budgets by length
  */
-TAM_SHARED void tam_bucket_shares(uint64_t k, uint32_t nbuckets, const uint64_t *lengths,
-                                  const double *norms, uint64_t *even, uint64_t *shares) {
+TAM_SHARED void tam_bucket_budgets(uint64_t k, uint32_t nbuckets, const uint64_t *lengths,
+                                   const double *norms, uint64_t *even, uint64_t *budgets) {
     bool usable = norms != NULL && k >= nbuckets;
     double sum = 0.0;
     tam_bucket_even(k, nbuckets, lengths, even);
     for (uint32_t b = 0; b < nbuckets; b++) {
         usable = usable && norms[b] >= 0.0;
         sum += usable ? norms[b] : 0.0;
-        shares[b] = even[b];
+        budgets[b] = even[b];
     }
     if (!usable || !(sum > 0.0 && sum < 1e300))
         return;
 
     uint64_t more = tam_bucket_more(k, nbuckets, TAM_BUCKET_TENTHS);
-    tam_bucket_pool pool = {nbuckets, lengths, even, norms, shares, more, 0.0, 0.0};
+    tam_bucket_pool pool = {nbuckets, lengths, even, norms, budgets, more, 0.0, 0.0};
     for (uint32_t b = 0; b < nbuckets; b++)
-        shares[b] = 0;
+        budgets[b] = 0;
     do
         tam_bucket_weigh(k, &pool);
     while (tam_bucket_settle(&pool));
     tam_rounding rounding = tam_rounding_begin(k, nbuckets, lengths, even, more);
     for (uint32_t b = 0; b < nbuckets; b++)
-        shares[b] =
+        budgets[b] =
             tam_rounding_next(&rounding, tam_pool_bounds(&pool, b), tam_bucket_wish(&pool, b));
 }
 

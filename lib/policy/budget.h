@@ -9,7 +9,7 @@
 #include "lib/base/device.h"
 
 /**
- * Share k among the groups in proportion to their L2 norms, at least 1, at most all of a group.
+ * Divide k among the groups in proportion to their L2 norms, at least 1, at most all of a group.
  *
  * Groups are visited by descending norm. Each takes floor(K * norm / N), where K entries and a sum
  * N of norms are left, so that the surplus of a small group with a large norm flows to the next.

@@ -186,7 +186,7 @@ static bool is_better(const uint64_t *usual, const uint64_t *other, double *gain
            part[TAM_CALIBRATION_STEP_MANY] <= 1.0;
 }
 
-uint32_t tam_calibration_pick(const uint64_t *ns, uint32_t nplans, double *gain) {
+uint32_t tam_calibration_choose(const uint64_t *ns, uint32_t nplans, double *gain) {
     uint32_t best = 0;
     gain[0] = 0.0;
     for (uint32_t i = 1; i < nplans; i++) {

@@ -87,6 +87,6 @@ double tam_calibration_trial_s(const tam_net *net, uint32_t nranks, uint32_t flo
  * @param  ns    [in]   [nplans * TAM_CALIBRATION_STEPS]
  * @param  gain  [out]  [nplans] part of the time that each saves, by medians; below 0: it takes
  *                      longer */
-uint32_t tam_calibration_pick(const uint64_t *ns, uint32_t nplans, double *gain);
+uint32_t tam_calibration_choose(const uint64_t *ns, uint32_t nplans, double *gain);
 
 #endif

@@ -74,21 +74,21 @@ void tam_control_aim(tam_control *c, uint64_t k) {
 
 /* Levels of the groups for budget norm, each from its own figures. */
 static void update_shape(tam_control *c, const tam_observed *seen, tam_lesson *lesson) {
-    double united = 0.0;
+    double union_count = 0.0;
     for (uint32_t g = 0; g < c->grid->ngroups; g++) {
         c->norms[g] = sqrt(seen->group_sums[g]);
-        united += seen->group_picked[g];
+        union_count += seen->group_selected[g];
     }
     tam_budget_norm(c->k, c->norms, c->grid, c->order, c->budgets);
-    lesson->share = tam_rule_share(c->k, united);
+    lesson->share = tam_rule_union_share(c->k, union_count);
     for (uint32_t g = 0; g < c->grid->ngroups; g++)
         c->levels[g] =
-            tam_rule_level(lesson, c->levels[g], seen->group_sums[g], seen->group_picked[g],
+            tam_rule_level(lesson, c->levels[g], seen->group_sums[g], seen->group_selected[g],
                            c->budgets[g], c->grid->groups[g].length);
 }
 
 static void update_levels(tam_control *c, const tam_observed *seen) {
-    if (seen->ncuts == 0)
+    if (seen->nmin_keys == 0)
         return;
     tam_lesson lesson = tam_rule_learn(seen, c->scheme.budget, c->over, c->levels[0], &c->state);
     if (c->scheme.budget == TAM_BUDGET_NORM) {
@@ -112,7 +112,7 @@ static void update_reused(tam_control *c, const tam_observed *seen) {
 
 void tam_control_update(tam_control *c, const tam_observed *seen) {
     if (c->scheme.threshold == TAM_THRESHOLD_STEP)
-        c->state.threshold = tam_rule_step(c->state.threshold, seen->picked, c->k);
+        c->state.threshold = tam_rule_step(c->state.threshold, seen->selected, c->k);
     else if (c->scheme.threshold == TAM_THRESHOLD_SAGE)
         tam_sage_keep(&c->sage, &c->state);
     else if (c->scheme.threshold == TAM_THRESHOLD_REUSE)

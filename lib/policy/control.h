@@ -10,8 +10,10 @@
  *
  * sage     Each rank has its own threshold: sage.h. The ranks share nothing of it.
  *
- * reuse    Each rank has its own threshold and picks the entries over it (Ok-Topk). Every 32nd step
- *          searches for it: the k-th largest. In the other steps, before the cut, it is multiplied
+ * reuse    Each rank has its own threshold and selects the entries over it (Ok-Topk). Every 32nd
+ * step
+ *          searches for it: the k-th largest. In the other steps, before the selection, it is
+ *          multiplied
  *          by 1.03 up to 5 times while more than 4/3 k entries pass. After every step it is divided
  *          by 1.012 if fewer than 2/3 k were over it, multiplied by 1.012 if more than 5/4 k.
  *
@@ -19,7 +21,8 @@
  *          its k_r largest keys. Candidates are the entries with key >= margin, chosen such that
  *          there should be over * k of them. After the step:
  *
- *              level   kappa_r, the key at which rank r cut; tau *= their mean (all groups)
+ *              level   kappa_r, the smallest key that rank r selected; tau *= their mean (all
+ *              groups)
  *              spread  sigma, rms of log2 kappa_r where negative: how far a rank fell short
  *              slope   alpha of count ~ key^-alpha between margin and kappa, least squares over
  *                      the last steps; error feedback makes it steep (8 to 50)
@@ -27,11 +30,12 @@
  *                      2^-max(log2(over) / alpha, 3 sigma)
  *              shape   group g was given s_g of b_g: tau_g *= ((s_g + 2) / (b_g + 2))^(1/2 alpha)
  *
- *          The prediction decides only what a step costs: the cut makes the count exact, and a
+ *          The prediction decides only what a step costs: the selection makes the count exact, and
+ *          a
  *          rank whose candidates do not suffice searches its part again.
  *
- * Sources: over-selection with an exact cut is this library's own. Our simulations showed that the
- * slope of the count must be measured, since no fixed gain is right (docs/algorithm.md). The
+ * Sources: over-selection with an exact count is this library's own. Our simulations showed that
+ * the slope of the count must be measured, since no fixed gain is right (docs/algorithm.md). The
  * budgets b_g are DEFT's.
  */
 #ifndef TAM_POLICY_CONTROL_H
@@ -50,7 +54,7 @@ struct tam_control_state {
     double drift;     /* predict: log2 of the level change expected per step */
     double spread;    /* predict: sigma squared */
     double fit_xx;    /* predict: mean of distance squared and of distance * count, in log2, */
-    double fit_xy;    /*          between margin and cut; alpha is their ratio */
+    double fit_xy;    /*          between margin and smallest key; alpha is their ratio */
     double margin;    /* predict: log2 of the margin, below 0 */
     double mean;      /* sage: of |acc| in the sample of the last step */
 };
@@ -78,13 +82,13 @@ typedef struct tam_control {
 
 /** What all ranks know after a step. */
 typedef struct tam_observed {
-    uint64_t picked;     /* all ranks together, before any packet limit */
-    uint64_t candidates; /* all ranks; 0 if unknown */
-    const double *cuts;  /* [ncuts] log2 of the smallest key of every rank that cut */
-    uint32_t ncuts;
-    const double *group_sums;     /* [ngroups] mean over ranks of the sums of acc squared */
-    const uint32_t *group_picked; /* [ngroups] */
-    uint64_t found;               /* by this rank, before any packet limit */
+    uint64_t selected;      /* all ranks together, before any packet limit */
+    uint64_t candidates;    /* all ranks; 0 if unknown */
+    const double *min_keys; /* [nmin_keys] log2 of the smallest key of every rank that selected */
+    uint32_t nmin_keys;
+    const double *group_sums;       /* [ngroups] mean over ranks of the sums of acc squared */
+    const uint32_t *group_selected; /* [ngroups] */
+    uint64_t found;                 /* by this rank, before any packet limit */
     uint64_t step;
 } tam_observed;
 

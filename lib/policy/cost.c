@@ -8,7 +8,7 @@
 #define STEP_S 5e-6    /* control, headers: a fixed cost */
 #define TILE_S 0.1e-6  /* passes go tile by tile */
 #define DIVIDE 0.5     /* passes: reads and writes one of two */
-#define ENTRY 50.0     /* elements of a pass: cut, gather, apply and clear, at random places */
+#define ENTRY 50.0     /* elements of a pass: select, gather, apply and clear, at random places */
 #define WORTH 0.9
 
 #define VISIBLE 1.1 /* a measured time that is not longer may be noise */

@@ -33,8 +33,8 @@ static uint32_t choose_block(uint64_t n, uint32_t nranks, tam_ownership ownershi
     return ownership == TAM_OWN_CYCLIC ? tam_block_of(n, nranks) : BLOCK_MAX;
 }
 
-/* DEFT, section 4(a) of its algorithm: a tensor with more than n/P elements is cut into P pieces,
- * the first (length mod P) of them one longer. */
+/* DEFT, section 4(a) of its algorithm: a tensor with more than n/P elements is divided into P
+ * pieces, the first (length mod P) of them one longer. */
 static uint32_t pieces_of(const tamis_layout *layout, uint32_t segment, tam_scheme scheme,
                           uint32_t nranks) {
     uint32_t length = tam_segment_length(layout, segment);
@@ -67,7 +67,7 @@ static bool in_blocks(const tam_division *d) {
     return d->scheme.ownership == TAM_OWN_BALANCED && d->topology.nblocks > 0;
 }
 
-/* First element of part p when the vector is cut into P contiguous parts. */
+/* First element of part p when the vector is divided into P contiguous parts. */
 static uint64_t range_begin(uint64_t n, uint32_t nranks, uint32_t p) {
     uint64_t rest = n % nranks;
     return n / nranks * p + (p < rest ? p : rest);
@@ -88,9 +88,9 @@ static uint32_t part_at(const tam_division *d, uint64_t at, uint64_t *end) {
     }
     if (!in_ranges(d))
         return 0;
-    uint64_t share = n / d->nranks, rest = n % d->nranks;
+    uint64_t each = n / d->nranks, rest = n % d->nranks;
     uint64_t part =
-        at < rest * (share + 1) ? at / (share + 1) : rest + (at - rest * (share + 1)) / share;
+        at < rest * (each + 1) ? at / (each + 1) : rest + (at - rest * (each + 1)) / each;
     *end = range_begin(n, d->nranks, (uint32_t)part + 1);
     return (uint32_t)part;
 }
@@ -212,8 +212,8 @@ uint32_t tam_owner_of(const tam_division *d, uint64_t step, uint32_t part) {
     return (leader ? part + turned : part + d->nranks - turned) % d->nranks;
 }
 
-void tam_share_span(const tam_division *d, uint64_t step, uint32_t rank, uint64_t *before,
-                    uint64_t *upto) {
+void tam_budget_span(const tam_division *d, uint64_t step, uint32_t rank, uint64_t *before,
+                     uint64_t *upto) {
     *before = 0;
     *upto = d->grid.n;
     if (d->scheme.ownership == TAM_OWN_ALL)
@@ -223,13 +223,13 @@ void tam_share_span(const tam_division *d, uint64_t step, uint32_t rank, uint64_
     *upto = *before + d->part_sizes[tam_part_of(d, step, rank)];
 }
 
-size_t tam_share_of(const tam_division *d, uint64_t step, uint32_t rank, uint64_t k) {
+size_t tam_budget_of(const tam_division *d, uint64_t step, uint32_t rank, uint64_t k) {
     uint64_t before, upto;
-    tam_share_span(d, step, rank, &before, &upto);
-    return (size_t)tam_rule_pick(k, d->grid.n, before, upto);
+    tam_budget_span(d, step, rank, &before, &upto);
+    return (size_t)tam_rule_rank_budget(k, d->grid.n, before, upto);
 }
 
-size_t tam_share_max(const tam_division *d, uint64_t k) {
+size_t tam_budget_max(const tam_division *d, uint64_t k) {
     if (d->scheme.ownership == TAM_OWN_ALL)
         return (size_t)k;
     uint64_t own = tam_own_max(d);

@@ -67,15 +67,15 @@ uint32_t tam_owner_of(const tam_division *division, uint64_t step, uint32_t part
 
 /** The elements that `rank` owns at `step`, when the parts are lined up by rank: `before` to
  * `upto` - 1. `all`: every one. */
-void tam_share_span(const tam_division *division, uint64_t step, uint32_t rank, uint64_t *before,
-                    uint64_t *upto);
+void tam_budget_span(const tam_division *division, uint64_t step, uint32_t rank, uint64_t *before,
+                     uint64_t *upto);
 
-/** Entries that `rank` picks at `step` so that all ranks together pick k: in proportion to what it
- * owns, floor(k upto / n) - floor(k before / n), so never more than it owns. `all`: k. */
-size_t tam_share_of(const tam_division *division, uint64_t step, uint32_t rank, uint64_t k);
+/** Entries that `rank` selects at `step` so that all ranks together select k: in proportion to what
+ * it owns, floor(k upto / n) - floor(k before / n), so never more than it owns. `all`: k. */
+size_t tam_budget_of(const tam_division *division, uint64_t step, uint32_t rank, uint64_t k);
 
-/** The largest tam_share_of, for any rank and step. */
-size_t tam_share_max(const tam_division *division, uint64_t k);
+/** The largest tam_budget_of, for any rank and step. */
+size_t tam_budget_max(const tam_division *division, uint64_t k);
 
 /** Most elements that one rank can own. */
 size_t tam_own_max(const tam_division *division);

@@ -2,8 +2,8 @@
  *
  * A scale of update mode that follows norms (tamis_update.match): what ranks apply should be as
  * large, times a constant, as what each of them would have applied alone. So over the last steps;
- * and no single step may be larger, for when gradients grow suddenly the picks of all ranks agree,
- * their mean grows more than what each rank has, and a mean over steps sees it too late.
+ * and no single step may be larger, for when gradients grow suddenly the entries of all ranks
+ * agree, their mean grows more than what each rank has, and a mean over steps sees it too late.
  *
  * Host and accelerator both compile it.
  */
@@ -20,7 +20,7 @@
 #define TAM_MATCH_LEAST 1e-6  /* of a scale */
 #define TAM_MATCH_MOST 1e6    /* its default limit */
 
-/** Squared norms over the last steps, weighed alike: of what a rank picked from, as a mean over
+/** Squared norms over the last steps, weighed alike: of what a rank selected from, as a mean over
  * ranks, and of what was applied, before any scale. Means from 0 on: their weights sum to
  * `weight`. */
 typedef struct tam_match {

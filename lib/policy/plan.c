@@ -47,12 +47,12 @@ static tam_plan plan_without_stages(uint32_t nranks) {
     return (tam_plan){.nranks = nranks, .nvranks = tam_plan_nvranks(nranks)};
 }
 
-/* Stages that multiply to `room`. */
-static void add_stages(tam_plan *plan, uint32_t room, uint32_t radix) {
-    while (room > 1 && plan->nstages < TAM_PLAN_STAGES) {
-        uint32_t next = smaller(radix, room);
+/* Stages that multiply to `size`. */
+static void add_stages(tam_plan *plan, uint32_t size, uint32_t radix) {
+    while (size > 1 && plan->nstages < TAM_PLAN_STAGES) {
+        uint32_t next = smaller(radix, size);
         plan->radix[plan->nstages++] = next;
-        room /= next;
+        size /= next;
     }
 }
 
@@ -102,20 +102,20 @@ tam_plan tam_plan_usual(uint32_t nranks, uint32_t ranks_per_node) {
 }
 
 bool tam_plan_valid(const tam_plan *plan, uint32_t nranks) {
-    uint32_t room = tam_plan_nvranks(nranks);
+    uint32_t size = tam_plan_nvranks(nranks);
     if (nranks < 1 || nranks > TAM_PLAN_RANKS_MAX || plan->nranks != nranks ||
-        plan->nvranks != room || plan->nstages > TAM_PLAN_STAGES)
+        plan->nvranks != size || plan->nstages > TAM_PLAN_STAGES)
         return false;
     for (uint32_t i = 0; i < plan->nstages; i++) {
         uint32_t radix = plan->radix[i];
         if (radix < 2 || (radix & (radix - 1)) != 0)
             return false;
-        room /= radix; /* 0 if they are too many */
+        size /= radix; /* 0 if they are too many */
     }
     for (uint32_t i = plan->nstages; i < TAM_PLAN_STAGES; i++)
         if (plan->radix[i] != 0)
             return false;
-    return room == 1;
+    return size == 1;
 }
 
 bool tam_plan_fits(const tam_plan *plan) {

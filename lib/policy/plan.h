@@ -17,7 +17,7 @@
  * one behind, and the empty one after it too. All sums are added along the perfect binary tree
  * over the virtual ranks, missing ones skipped (lib/base/tree.h), so all plans give the same bits.
  *
- * Virtual rank v owns the slice whose number is v with its bits reversed: whatever the plan, what a
+ * Virtual rank v owns the shard whose number is v with its bits reversed: whatever the plan, what a
  * stage sends to one virtual rank is then one run of memory.
  */
 #ifndef TAM_POLICY_PLAN_H
@@ -142,7 +142,7 @@ typedef struct tam_plan_encoded {
 double tam_plan_encoded_s(const tam_net *net, const tam_plan *plan,
                           const tam_plan_encoded *encoded);
 
-/** The part of what a rank sends towards the owners of slices that are partial sums. */
+/** The part of what a rank sends towards the owners of shards that are partial sums. */
 double tam_plan_encoded_partial(const tam_plan *plan);
 
 /** What a step exchanges. */

@@ -106,8 +106,8 @@ static double leaving(const tam_net *net, const tam_plan *plan, uint32_t stride,
 
 double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes) {
     uint32_t stride = stride_of(plan, stage), radix = plan->radix[stage];
-    uint32_t room = node_vranks(net, plan), messages = count_most_peers(plan, stride, radix);
-    uint32_t inside = stride < room ? smaller(radix, room / stride) - 1 : 0;
+    uint32_t node = node_vranks(net, plan), messages = count_most_peers(plan, stride, radix);
+    uint32_t inside = stride < node ? smaller(radix, node / stride) - 1 : 0;
     uint32_t across = radix - 1 - inside, far = across > 0 ? messages - inside : 0;
     double left = leaving(net, plan, stride, radix, across) * bytes, near = (radix - 1) * bytes;
     double pieces = pieces_of(bytes);
@@ -151,7 +151,7 @@ bool tam_plan_fuses(const tam_plan *plan, uint64_t bytes) {
            bytes / last_stride(plan) <= plan->fused_bytes;
 }
 
-/* Slices to their owners are the messages of a gather backwards, with a slice for each rank. */
+/* Shards to their owners are the messages of a gather backwards, with a shard for each rank. */
 double tam_plan_sum_s(const tam_net *net, const tam_plan *plan, double bytes) {
     double each = bytes / plan->nranks, seconds = 2.0 * tam_plan_gather_s(net, plan, each);
     if (!(bytes >= 0.0 && bytes < 1e18) || !tam_plan_fuses(plan, (uint64_t)bytes))
@@ -172,10 +172,10 @@ double tam_plan_encoded_s(const tam_net *net, const tam_plan *plan, const tam_pl
 }
 
 /* In the first stage a rank sends all but one part of as many as its radix, in the later ones
- * together what is left but its slice. */
+ * together what is left but its shard. */
 double tam_plan_encoded_partial(const tam_plan *plan) {
-    double first = plan->nstages > 0 ? 1.0 / plan->radix[0] : 1.0, slice = 1.0 / plan->nvranks;
-    return plan->nstages > 1 ? (first - slice) / (1.0 - slice) : 0.0;
+    double first = plan->nstages > 0 ? 1.0 / plan->radix[0] : 1.0, shard = 1.0 / plan->nvranks;
+    return plan->nstages > 1 ? (first - shard) / (1.0 - shard) : 0.0;
 }
 
 double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_case *c) {

@@ -45,9 +45,9 @@ typedef struct tam_rest {
 
 /** The budget of the next group in descending order of norms. */
 TAM_SHARED uint32_t tam_rule_budget(tam_rest *rest, double norm, uint32_t length) {
-    double share = rest->norms > 0.0 ? rest->left * norm / rest->norms : 0.0;
+    double exact = rest->norms > 0.0 ? rest->left * norm / rest->norms : 0.0;
     double most = length;
-    uint32_t budget = share >= most ? length : share >= 1.0 ? (uint32_t)share : 1;
+    uint32_t budget = exact >= most ? length : exact >= 1.0 ? (uint32_t)exact : 1;
     rest->left -= budget;
     rest->left = rest->left > 0.0 ? rest->left : 0.0;
     rest->norms -= norm;
@@ -56,9 +56,10 @@ TAM_SHARED uint32_t tam_rule_budget(tam_rest *rest, double norm, uint32_t length
 
 /* -- counts ----------------------------------------------------------------------------------- */
 
-/** Entries of k that a rank picks if it owns entries `before` to `upto` - 1 of n, with the entries
- * of all owners lined up: never more than it owns. k and n are below 2^32: the products fit. */
-TAM_SHARED uint64_t tam_rule_pick(uint64_t k, uint64_t n, uint64_t before, uint64_t upto) {
+/** Entries of k that a rank selects if it owns entries `before` to `upto` - 1 of n, with the
+ * entries of all owners lined up: never more than it owns. k and n are below 2^32: the products
+ * fit. */
+TAM_SHARED uint64_t tam_rule_rank_budget(uint64_t k, uint64_t n, uint64_t before, uint64_t upto) {
     return k * upto / n - k * before / n;
 }
 
@@ -88,8 +89,8 @@ TAM_SHARED double tam_rule_margin(const tam_control_state *s, double over) {
 
 /** MiCRO, threshold scaling, with the constants of its public code. There the third branch cannot
  * be reached, because it asks for q > 0 where q > 1 is meant; here it can (docs/algorithm.md). */
-TAM_SHARED double tam_rule_step(double threshold, uint64_t picked, uint64_t k) {
-    double q = (double)picked / (double)k;
+TAM_SHARED double tam_rule_step(double threshold, uint64_t selected, uint64_t k) {
+    double q = (double)selected / (double)k;
     if (q > 1.1)
         threshold *= 1.005;
     else if (q > 1.0)
@@ -128,7 +129,7 @@ TAM_SHARED uint64_t tam_rule_hold(uint64_t step) {
     return TAM_REUSE_STEPS - 1 - step % TAM_REUSE_STEPS;
 }
 
-/** Before the cut: whether so many are over the threshold that it is raised, at most
+/** Before the selection: whether so many are over the threshold that it is raised, at most
  * TAM_REUSE_RAISES times. */
 TAM_SHARED bool tam_rule_too_many(uint64_t found, uint64_t k) {
     return 3 * found > 4 * k;
@@ -149,24 +150,24 @@ TAM_SHARED double tam_rule_adapt_sums(double threshold, uint64_t found, uint64_t
     return tam_rule_nudge(threshold, 1.008, 3 * found<2 * k, 3 * found> 4 * k);
 }
 
-/* `cut` and the margin are relative to the levels that were used. */
-TAM_SHARED void tam_rule_fit(const tam_observed *seen, double cut, tam_control_state *s) {
-    double distance = cut - s->margin;
+/* `mean_key` and the margin are relative to the levels that were used. */
+TAM_SHARED void tam_rule_fit(const tam_observed *seen, double mean_key, tam_control_state *s) {
+    double distance = mean_key - s->margin;
     if (seen->candidates == 0 || distance > 1.0 || distance < -1.0)
         return;
-    double count = tam_log2(((double)seen->candidates + 0.5) / ((double)seen->picked + 0.5));
+    double count = tam_log2(((double)seen->candidates + 0.5) / ((double)seen->selected + 0.5));
     s->fit_xx = 0.8 * s->fit_xx + 0.2 * tam_rule_clip(distance * distance, 1e-6, 1.0);
     s->fit_xy = 0.8 * s->fit_xy + 0.2 * distance * count;
 }
 
-/* Move the levels by what the cut showed: part of a small miss, the whole of a jump. */
-TAM_SHARED double tam_rule_shift(double cut, tam_control_state *s) {
-    if (cut > 0.6 || cut < -0.6) {
+/* Move the levels by what the smallest keys showed: part of a small miss, the whole of a jump. */
+TAM_SHARED double tam_rule_shift(double mean_key, tam_control_state *s) {
+    if (mean_key > 0.6 || mean_key < -0.6) {
         s->drift = 0.0;
-        return cut;
+        return mean_key;
     }
-    s->drift = 0.8 * s->drift + 0.15 * cut;
-    return 0.7 * cut + s->drift;
+    s->drift = 0.8 * s->drift + 0.15 * mean_key;
+    return 0.7 * mean_key + s->drift;
 }
 
 /** What all groups learn from a step. */
@@ -178,31 +179,31 @@ typedef struct tam_lesson {
 } tam_lesson;
 
 /** For ownership `all` the union is larger than k: only k of it count against the budgets. */
-TAM_SHARED double tam_rule_share(uint64_t k, double united) {
-    return united > 0.0 ? (double)k / united : 1.0;
+TAM_SHARED double tam_rule_union_share(uint64_t k, double union_count) {
+    return union_count > 0.0 ? (double)k / union_count : 1.0;
 }
 
 /**
  * Learn what concerns all groups; the caller sets `share` of the lesson.
  *
- * @param  seen    [in]  ncuts at least 1; the figures of groups are not read
+ * @param  seen    [in]  nmin_keys at least 1; the figures of groups are not read
  * @param  level   [in]  of the first group, as used in the step
  */
 TAM_SHARED tam_lesson tam_rule_learn(const tam_observed *seen, tam_budget budget, double over,
                                      double level, tam_control_state *s) {
     /* Keys of budget norm are relative to the levels already, magnitudes are not. */
     double used = s->primed && budget == TAM_BUDGET_GLOBAL ? level : 0.0;
-    double cut = 0.0, short_of = 0.0;
-    for (uint32_t i = 0; i < seen->ncuts; i++) {
-        double one = seen->cuts[i] - used;
-        cut += one / seen->ncuts;
-        short_of += one < 0.0 ? one * one / seen->ncuts : 0.0;
+    double mean_key = 0.0, short_of = 0.0;
+    for (uint32_t i = 0; i < seen->nmin_keys; i++) {
+        double one = seen->min_keys[i] - used;
+        mean_key += one / seen->nmin_keys;
+        short_of += one < 0.0 ? one * one / seen->nmin_keys : 0.0;
     }
-    tam_lesson lesson = {cut, 0.0, 1.0, s->primed != 0};
+    tam_lesson lesson = {mean_key, 0.0, 1.0, s->primed != 0};
     if (s->primed) {
         s->spread = 0.9 * s->spread + 0.1 * tam_rule_clip(short_of, 1e-6, 0.1);
-        tam_rule_fit(seen, cut, s);
-        lesson.shift = tam_rule_shift(cut, s);
+        tam_rule_fit(seen, mean_key, s);
+        lesson.shift = tam_rule_shift(mean_key, s);
     }
     lesson.slope = tam_rule_slope(s);
     s->margin = tam_rule_margin(s, over);
@@ -221,15 +222,15 @@ TAM_SHARED double tam_rule_guess(double sum, uint32_t length, uint32_t budget) {
 }
 
 /** The next level of a group for budget norm, from its own figures.
- * @param  sum  of acc squared, mean over ranks; @param  picked  entries of the union */
+ * @param  sum  of acc squared, mean over ranks; @param  selected  entries of the union */
 TAM_SHARED double tam_rule_level(const tam_lesson *lesson, double level, double sum,
-                                 uint32_t picked, uint32_t budget, uint32_t length) {
+                                 uint32_t selected, uint32_t budget, uint32_t length) {
     bool measured = sum > 0.0 && sum < TAM_SUM_LIMIT; /* squares may underflow or be clipped */
-    if (!measured && picked == 0)                     /* silent: nothing to learn */
+    if (!measured && selected == 0)                   /* silent: nothing to learn */
         return level;
     double next = level + lesson->shift;
     if (lesson->primed) {
-        double miss = tam_log2((lesson->share * picked + 2.0) / (budget + 2.0));
+        double miss = tam_log2((lesson->share * selected + 2.0) / (budget + 2.0));
         next += 0.5 * tam_rule_clip(miss, -2.0, 2.0) / lesson->slope;
     }
     if (measured) {
@@ -249,7 +250,7 @@ TAM_SHARED uint32_t tam_rule_bits(double magnitude) {
     return bits ? bits : 1;
 }
 
-/** Least magnitude bits over a threshold of Ok-Topk: an entry equal to it is not picked. */
+/** Least magnitude bits over a threshold of Ok-Topk: an entry equal to it is not selected. */
 TAM_SHARED uint32_t tam_rule_over(double threshold) {
     return tam_rule_bits(threshold) + 1;
 }
@@ -274,7 +275,7 @@ TAM_SHARED float tam_rule_weight(const tam_control_state *s, double level) {
 TAM_SHARED float tam_rule_floor(tam_budget budget, const tam_control_state *s, double level) {
     if (!s->primed)
         return 0.0f;
-    if (budget == TAM_BUDGET_GLOBAL) /* the cut compares magnitudes without weights */
+    if (budget == TAM_BUDGET_GLOBAL) /* the selection compares magnitudes without weights */
         return tam_float(tam_rule_bits(tam_exp2(level + s->margin)) - 1);
     /* Weights round, thresholds round: a key this close to the margin may have been missed. */
     return (float)(tam_exp2(s->margin) * (1.0 + 1e-5));
@@ -285,7 +286,7 @@ TAM_SHARED double tam_rule_aim(const tam_control_state *s, uint64_t from, uint64
     return tam_log2((double)from / (double)to) / tam_rule_slope(s);
 }
 
-/** Whether the cut may start from the candidates. */
+/** Whether the selection may start from the candidates. */
 TAM_SHARED bool tam_rule_listed(tam_threshold rule, const tam_control_state *s) {
     return rule == TAM_THRESHOLD_STEP || rule == TAM_THRESHOLD_FIXED ||
            ((rule == TAM_THRESHOLD_PREDICT || rule == TAM_THRESHOLD_REUSE) && s->primed);

@@ -8,12 +8,12 @@
  *     count     d' = share of all entries with |acc| >= delta_(t-1) alpha
  *     correct   beta = 2 / (1 + exp(d - d')), gamma = 0.95, 1 or 1.05 as d' / d is far below, near
  *               or far above 1
- *     cut       at delta_t = delta_(t-1) alpha beta gamma
+ *     select    by delta_t = delta_(t-1) alpha beta gamma
  *
  * In binary32, each product rounded, as in the public code of SAGE, where m and all values derived
  * from it are tensors.
  *
- * The first step cuts at the first delta and only computes the mean. A step that is not applied
+ * The first step selects by the first delta and only computes the mean. A step that is not applied
  * leaves delta and m unchanged.
  *
  * Source: SAGE (Yoon, Jeong and Oh, Journal of Supercomputing, 2023).

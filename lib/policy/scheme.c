@@ -33,7 +33,7 @@ static const tamis_scheme_info presets[] = {
     {SIZE, "oktopk", "all", "global", "reuse", "balanced-pairs",
      "Ok-Topk (Li and Hoefler, PPoPP 2022, arXiv 2201.07598)"},
     {SIZE, "tamis-update", "cyclic", "global", "predict", "union",
-     "tamis with one cut for all layers, for update mode (docs/fidelity.md)"},
+     "tamis with one threshold for all layers, for update mode (docs/fidelity.md)"},
     {SIZE, "quantized", "all", "global", "exact", "quantized",
      "every element in few bits, with error feedback (Seide et al., Interspeech 2014)"},
     {SIZE, "auto", "cyclic", "norm", "predict", "auto",
@@ -133,8 +133,8 @@ static bool threshold_by_norm(tam_scheme s) {
     return tam_scheme_by_threshold(s) && s.budget != TAM_BUDGET_GLOBAL;
 }
 
-static bool regions_of_one(tam_scheme s) {
-    return tam_scheme_regional(s) && s.ownership != TAM_OWN_ALL;
+static bool balanced_pairs_of_one(tam_scheme s) {
+    return tam_scheme_balanced_pairs(s) && s.ownership != TAM_OWN_ALL;
 }
 
 static bool reuse_of_parts(tam_scheme s) {
@@ -163,7 +163,7 @@ static const struct refusal {
     {"threshold step, fixed, sage or reuse", "budget norm",
      "there is one threshold for the whole vector; use budget global", threshold_by_norm},
     {"exchange balanced-pairs", "an ownership other than all",
-     "it sums what several ranks pick in one region; use ownership all", regions_of_one},
+     "it sums what several ranks select in one region; use ownership all", balanced_pairs_of_one},
     {"threshold reuse", "an ownership other than all",
      "the threshold of one part says nothing about the next; use ownership all", reuse_of_parts},
     {"ownership balanced", "threshold exact or predict",

@@ -18,14 +18,14 @@ typedef enum tam_ownership {
 } tam_ownership;
 
 typedef enum tam_budget {
-    TAM_BUDGET_GLOBAL, /* one cut for the whole vector */
+    TAM_BUDGET_GLOBAL, /* no budgets: k of the whole vector */
     TAM_BUDGET_NORM    /* a budget per group in proportion to its norm (DEFT) */
 } tam_budget;
 
 typedef enum tam_threshold {
     TAM_THRESHOLD_EXACT,   /* search for the k largest */
     TAM_THRESHOLD_STEP,    /* a threshold that moves by fixed factors (MiCRO) */
-    TAM_THRESHOLD_PREDICT, /* predict, over-select, cut to exactly k */
+    TAM_THRESHOLD_PREDICT, /* predict, over-select, then exactly k */
     TAM_THRESHOLD_FIXED,   /* a threshold that stays */
     TAM_THRESHOLD_SAGE,    /* each rank has its own, from samples and a count (SAGE) */
     TAM_THRESHOLD_REUSE    /* the k largest in some steps, their threshold in between (Ok-Topk) */
@@ -34,7 +34,7 @@ typedef enum tam_threshold {
 /* row(NAME, name, word): exchanges. The enum, the words and collectives/exchange/table.c follow.
  *
  *     union            indices gathered, the values of all ranks summed at their union
- *     pairs            (index, value) gathered, each rank gives only what it picked
+ *     pairs            (index, value) gathered, each rank sends only what it selected
  *     dense            the gradients, no residual
  *     quantized        every element of the residual, quantized
  *     balanced-pairs   pairs to the owners of regions, the largest sums to all (Ok-Topk)
@@ -45,7 +45,7 @@ typedef enum tam_threshold {
     row(UNION, union, "union") \
     row(PAIRS, pairs, "pairs") \
     row(DENSE, dense, "dense") \
-    row(REGIONS, regions, "balanced-pairs") \
+    row(BALANCED_PAIRS, balanced_pairs, "balanced-pairs") \
     row(ROWS, rows, "rows") \
     row(QUANTIZED, quantized, "quantized")
 /* clang-format on */
@@ -94,13 +94,13 @@ TAM_SHARED bool tam_scheme_rowed(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_ROWS;
 }
 
-/** Ranks give only what they picked, not all they hold at the union. */
-TAM_SHARED bool tam_scheme_gives_picks(tam_scheme s) {
-    return s.exchange == TAM_EXCHANGE_PAIRS || s.exchange == TAM_EXCHANGE_REGIONS;
+/** Ranks send only what they selected, not all they hold at the union. */
+TAM_SHARED bool tam_scheme_sends_selected(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_PAIRS || s.exchange == TAM_EXCHANGE_BALANCED_PAIRS;
 }
 
-TAM_SHARED bool tam_scheme_regional(tam_scheme s) {
-    return s.exchange == TAM_EXCHANGE_REGIONS;
+TAM_SHARED bool tam_scheme_balanced_pairs(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_BALANCED_PAIRS;
 }
 
 /** Each bucket chooses its exchange. A bucket's own scheme is never auto. */

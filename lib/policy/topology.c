@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/topology.h"
 
-enum { BLOCKS = 1024, GRAIN = 32, MIN_SHARE = 4 }; /* a part keeps a fourth of an even share */
+enum {
+    BLOCKS = 1024,
+    GRAIN = 32,
+    MIN_PART_OF_EVEN = 4
+}; /* a part keeps a fourth of an even part */
 
 #define OVER 1.05     /* times the average: may hand a block on */
 #define UNDER 0.95238 /* times the average: may take one */
@@ -19,7 +23,7 @@ static uint32_t count_blocks(uint64_t n, uint32_t nparts, uint64_t given, uint64
 tamis_status tam_topology_open(uint64_t n, uint32_t nparts, uint64_t block, tam_topology *out) {
     tam_topology t = {.n = n, .nparts = nparts, .block = block ? block : choose_block(n)};
     t.nblocks = count_blocks(n, nparts, block, t.block);
-    t.least = (t.nblocks + MIN_SHARE * nparts - 1) / (MIN_SHARE * nparts);
+    t.least = (t.nblocks + MIN_PART_OF_EVEN * nparts - 1) / (MIN_PART_OF_EVEN * nparts);
     t.least = t.least > 0 ? t.least : 1;
     t.blocks = tam_alloc_array(nparts, sizeof t.blocks[0]);
     t.loads = tam_alloc_array(nparts, sizeof t.loads[0]);

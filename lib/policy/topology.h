@@ -19,7 +19,7 @@ typedef struct tam_topology {
     uint64_t n;
     uint32_t nparts;
     uint32_t nblocks; /* 0: the vector is too short for blocks; nothing moves */
-    uint32_t least;   /* blocks that a part keeps: a fourth of an even share, rounded up */
+    uint32_t least;   /* blocks that a part keeps: a fourth of an even part, rounded up */
     uint64_t block;   /* elements of a block */
     uint64_t *blocks; /* [nparts] number of blocks of each part; saved with the state */
     uint64_t *loads;  /* [nparts] entries found in each part, before a move */

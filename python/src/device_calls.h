@@ -23,8 +23,8 @@
     CALL(tamis_status, tam_cuda_step_capture,                                                      \
          (tam_cuda_step * step, tam_cuda_enqueue enqueue, void *context),                          \
          (step, enqueue, context))                                                                 \
-    CALL(tamis_status, tam_cuda_step_resize, (tam_cuda_step * step, const tam_cuda_room *room),    \
-         (step, room))                                                                             \
+    CALL(tamis_status, tam_cuda_step_resize,                                                       \
+         (tam_cuda_step * step, const tam_cuda_capacity *capacity), (step, capacity))              \
     CALL(tamis_status, tam_cuda_step_announce,                                                     \
          (tam_cuda_step * step, void *caller, const tam_header_due *due), (step, caller, due))     \
     CALL(tamis_status, tam_cuda_step_check_announced,                                              \
@@ -36,7 +36,7 @@
     CALL(tamis_status, tam_cuda_step_accumulate,                                                   \
          (tam_cuda_step * step, const tam_accumulate *target, void *stream),                       \
          (step, target, stream))                                                                   \
-    CALL(tamis_status, tam_cuda_step_unite, (tam_cuda_step * step), (step))                        \
+    CALL(tamis_status, tam_cuda_step_union, (tam_cuda_step * step), (step))                        \
     CALL(tamis_status, tam_cuda_step_add, (tam_cuda_step * step), (step))                          \
     CALL(const tam_cuda_mail *, tam_cuda_step_mail, (const tam_cuda_step *step), (step))           \
     CALL(tamis_status, tam_cuda_step_find_capture,                                                 \
@@ -60,11 +60,11 @@
     CALL(tamis_status, tam_cuda_dense_rehearse,                                                    \
          (tam_cuda_step * step, tam_cuda_carry carry, void *context), (step, carry, context))      \
     CALL(tamis_status, tam_cuda_node_exchange,                                                     \
-         (tam_cuda_step * step, tam_cuda_carry carry, tam_cuda_enqueue column, void *context),     \
-         (step, carry, column, context))                                                           \
+         (tam_cuda_step * step, tam_cuda_carry carry, tam_cuda_enqueue inter, void *context),      \
+         (step, carry, inter, context))                                                            \
     CALL(tamis_status, tam_cuda_node_rehearse,                                                     \
-         (tam_cuda_step * step, tam_cuda_carry carry, tam_cuda_enqueue column, void *context),     \
-         (step, carry, column, context))                                                           \
+         (tam_cuda_step * step, tam_cuda_carry carry, tam_cuda_enqueue inter, void *context),      \
+         (step, carry, inter, context))                                                            \
     CALL(uint64_t, tam_cuda_node_bytes, (const tam_cuda_step *step), (step))
 
 #define TAM_CUDA_MEMBER(result, name, parameters, arguments) result(*name) parameters;

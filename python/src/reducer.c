@@ -136,7 +136,7 @@ static bool count_residual(tam_py_reducer *self, const tamis_reducer_config *con
             tam_py_raise(status);
             return false;
         }
-        self->residual_length += b.held;
+        self->residual_length += b.residual_length;
     }
     return true;
 }

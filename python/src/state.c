@@ -185,12 +185,12 @@ typedef struct figure {
 
 static const figure figures[] = {
     FIGURE(U64, steps),          FIGURE(U64, length),     FIGURE(U64, target),
-    FIGURE(U64, selected),       FIGURE(U64, picked),     FIGURE(U64, picked_max),
+    FIGURE(U64, selected),       FIGURE(U64, sent),       FIGURE(U64, sent_max),
     FIGURE(U64, deferred),       FIGURE(U64, candidates), FIGURE(U64, rescans),
     FIGURE(U64, rescans_total),  FIGURE(U64, nonfinite),  FIGURE(U64, skipped),
     FIGURE(REAL, density),       FIGURE(REAL, threshold), FIGURE(REAL, acc_norm),
     FIGURE(REAL, residual_norm), FIGURE(U64, wire_bytes), FIGURE(U64, wire_bytes_total),
-    FIGURE(REAL, accumulate_s),  FIGURE(REAL, cut_s),     FIGURE(REAL, exchange_s),
+    FIGURE(REAL, accumulate_s),  FIGURE(REAL, select_s),  FIGURE(REAL, exchange_s),
     FIGURE(REAL, apply_s),       FIGURE(REAL, wait_s),    FIGURE(REAL, exchange_s_total),
     FIGURE(REAL, lag_s),         FIGURE(U32, straggler),  FIGURE(REAL, skew_s),
     FIGURE(REAL, update_scale),
@@ -263,8 +263,9 @@ static PyObject *bucket_as_dict(const tamis_reducer *handle, uint32_t index) {
 #define WHOLE(name) #name, (unsigned long long)b.name
     return Py_BuildValue("{sKsKsKsKsKszszsdsKsKsKsKsK}", WHOLE(first_segment), WHOLE(nsegments),
                          WHOLE(begin), WHOLE(length), WHOLE(target), "index_codec", b.index_codec,
-                         "exchange", b.exchange, "predicted_us", b.predicted_us, WHOLE(held),
-                         WHOLE(held_at), WHOLE(slice_first), WHOLE(slice_run), WHOLE(slice_stride));
+                         "exchange", b.exchange, "predicted_us", b.predicted_us,
+                         WHOLE(residual_length), WHOLE(residual_begin), WHOLE(shard_first),
+                         WHOLE(shard_run), WHOLE(shard_stride));
 #undef WHOLE
 }
 

@@ -114,7 +114,7 @@ class Reducer:
         op: str = "mean",  # "sum"
         nonfinite: str = "error",  # "skip", "drop"
         bucket_length: Union[int, str] = 0,  # elements, or "planned"
-        share: str = "norm",  # "length"
+        bucket_budget: str = "norm",  # "length"
         worker: str = "caller",  # "thread"
         block: int = 0,
         overselect: float = 0.0,
@@ -152,7 +152,7 @@ class Reducer:
     def residual_decay(self) -> float: ...
     @property
     def residual_length(self) -> int:
-        """layout.length; with ranks_per_node the sum of `held` over the buckets."""
+        """layout.length; with ranks_per_node the sum of `residual_length` over the buckets."""
 
     # Gradients are one tensor of layout.length elements, or a sequence with one per segment. They
     # are written in place, never copied, and kept alive until the step ends. `stream`: cudaStream_t

@@ -51,7 +51,7 @@ near "train loss, plain and three stages" "$loss" "$(field train_loss <<<"$recor
 record=$(summary 2 $few --scheme tamis --density 1 --micro-batches 4)
 near "train loss, plain and only micro-batches" "$loss" "$(field train_loss <<<"$record")" "$far"
 
-# Sparse, the stages share the budget anew every 20 steps, so entries differ. Ten seeds came to
+# Sparse, the stages divide the budget anew every 20 steps, so entries differ. Ten seeds came to
 # 0.833 to 0.842 (deviation 0.003) either way, and to 0.004 apart with the same seed.
 many="--steps 500 --lr 0.1 --lr-decay cosine --density 0.05"
 plain=$(summary 2 $many)

@@ -103,7 +103,7 @@ check linear 'assert r[1024]["plan"] == "1024" and r[1024]["simulated_us"] is No
 records passes --passes --ranks 4,64 -n 1000000
 check passes 'assert r[4]["block"] == 2048 and r[64]["block"] == 512, r
 assert 1e6 / 512 <= r[64]["tiles"] < 1e6 / 512 + 300
-assert all(r[p][t] > 0 for p in (4, 64) for t in ("accumulate_min_ms", "unite_min_ms"))'
+assert all(r[p][t] > 0 for p in (4, 64) for t in ("accumulate_min_ms", "union_min_ms"))'
 
 for net in lan 1,2 1,2,0 1,2,3,4 1,2,3,4,0 1,x,3 1,2,3, 1,2,nan -1,2,3 1,2,3,4,5,6,7,8 ""; do
     expect 2 "^tamis_scale: --net $net is no network: needs ib|.*FAR_US" "$scale" --net "$net"

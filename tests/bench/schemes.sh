@@ -65,7 +65,7 @@ make_report() { # records...
 expect 0 "Wrote" make_report "$dir/recorded" "$dir/synthetic"
 for word in 'replicas_identical' '| tamis | cyclic + norm + predict + union | exactly k | 0 % | 0 |' \
     '### Recorded gradients: n = 6,370, 3 ranks, 5 steps' 'captured' \
-    '| preset | 1 ranks | 4 ranks |' '### cut'; do
+    '| preset | 1 ranks | 4 ranks |' '### select'; do
     grep -qF -- "$word" "$dir/schemes.md" || fail "the report has no \"$word\""
 done
 for preset in ${presets//,/ }; do

@@ -42,7 +42,8 @@ for program in "$@"; do
         expect 2 "^$name: --set overselect: .* name=value" "$program" --set overselect
         expect 2 "^$name: --set block=64: it is given twice" "$program" --set block=32,block=64
         expect 2 "^$name: --set block=x: the value is not a number" "$program" --set overselect=2,block=x
-        expect 2 "^$name: --set share=odd: the value must be one of norm|length" "$program" --set share=odd
+        expect 2 "^$name: --set bucket_budget=odd: the value must be one of norm|length" \
+            "$program" --set bucket_budget=odd
         expect 2 "^$name: --set density: the program sets this option itself" "$program" --set density=1
         ;;
     esac

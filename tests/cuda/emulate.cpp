@@ -2,7 +2,7 @@
  *
  * The engine behind emulate.hpp: 256 fibers, which are the threads of one block after another.
  *
- *     scheduler: pick a warp -> resume each of its lanes that can run, until it waits or returns
+ *     scheduler: choose a warp -> resume each of its lanes that can run, until it waits or returns
  *                all 32 wait at the same warp-wide call    -> they can run again
  *                no warp can run, all 256 wait at a barrier -> they can run again
  *                anything else is a fault of the kernel    -> emulate_fail
@@ -132,7 +132,7 @@ struct fiber {
     state doing;
     const char *what; /* it waits in this call, from this line */
     int line;
-    uint32_t calls; /* warp-wide ones; their parity picks the buffer */
+    uint32_t calls; /* warp-wide ones; their parity chooses the buffer */
 };
 
 /* Two buffers: a lane may come to its next call before another has read the result of this one. */

@@ -61,8 +61,8 @@ void exchange_reseal(const exchange_endpoint *s, uint32_t rank) {
     const uint32_t *list = exchange_list(s, rank);
     const char *values = (const char *)list + tam_header_round(capacity * sizeof list[0]);
     const tam_cuda_exchange *x = &s->step->exchange;
-    const tam_header_due due = {x->ledger->config + x->ledger->agreed, x->params->step,
-                                x->ledger->last_result, rank, 0};
+    const tam_header_due due = {x->record->config + x->record->agreed, x->params->step,
+                                x->record->last_result, rank, 0};
     size_t bytes =
         s->trial->index_codec == TAMIS_INDEX_AUTO ? count * sizeof list[0] : h->index_bytes;
     uint64_t sums =
@@ -79,11 +79,11 @@ static void copy(exchange_endpoint *me, exchange_leg leg) {
     uint32_t rank = me->self->id;
     for (uint32_t q = 0; q < me->trial->nranks; q++) {
         const tam_cuda_mail *from = me->group->endpoints[q].mail;
-        size_t packet = q * to->packet_bytes, share = q * to->share_bytes, sum = q * to->sum_bytes;
+        size_t packet = q * to->packet_bytes, shard = q * to->shard_bytes, sum = q * to->sum_bytes;
         if (leg == LEG_PACKETS && q != rank)
             memcpy(to->packets + packet, from->packets + packet, to->packet_bytes);
         if (leg == LEG_VALUES)
-            memcpy(to->shares + share, from->values + rank * to->share_bytes, to->share_bytes);
+            memcpy(to->shards + shard, from->values + rank * to->shard_bytes, to->shard_bytes);
         if (leg == LEG_SUMS && q != rank)
             memcpy(to->sums + sum, from->sums + sum, to->sum_bytes);
     }
@@ -115,8 +115,8 @@ static tamis_status collect(exchange_endpoint *me, exchange_leg leg) {
 tamis_status exchange_enqueue(void *context, tam_cuda_step *step) {
     exchange_endpoint *me = context;
     TAM_TRY(collect(me, LEG_PACKETS));
-    TAM_TRY(tam_cuda_step_unite(step));
-    if (me->mail->share_bytes == 0)
+    TAM_TRY(tam_cuda_step_union(step));
+    if (me->mail->shard_bytes == 0)
         return TAMIS_OK;
     TAM_TRY(collect(me, LEG_VALUES));
     TAM_TRY(tam_cuda_step_add(step));

@@ -84,18 +84,18 @@ static void plan_rows(exchange_endpoint *s, tam_cuda_plan *plan) {
 
 static tam_cuda_plan plan_of(exchange_endpoint *s, uint64_t k) {
     const exchange_trial *t = s->trial;
-    uint32_t nranks = t->nranks, capacity = (uint32_t)tam_share_max(&s->division, k);
+    uint32_t nranks = t->nranks, capacity = (uint32_t)tam_budget_max(&s->division, k);
     uint64_t sent = (uint64_t)capacity * nranks;
     for (uint32_t i = 0; i < nranks; i++) {
         uint64_t before, upto;
-        tam_share_span(&s->division, i, s->self->id, &before, &upto);
+        tam_budget_span(&s->division, i, s->self->id, &before, &upto);
         s->spans[i] = (tam_cuda_span){(uint32_t)before, (uint32_t)upto};
     }
     return (tam_cuda_plan){
         .grid = &s->division.grid,
         .rank = s->self->id,
         .nranks = nranks,
-        .kind = TAM_CUT_TOTAL,
+        .kind = TAM_SELECT_TOTAL,
         .weighted = tam_scheme_weighted(s->scheme),
         .quota.spans = s->spans,
         .packet_capacity = capacity,
@@ -342,8 +342,8 @@ static void compare_report(exchange_endpoint *s) {
     RANK_CHECK(s->self, r->step == s->number, "it is called step %llu, not %llu",
                (unsigned long long)r->step, (unsigned long long)s->number);
     const uint64_t pairs[][2] = {
-        {r->selected, cpu.selected},     {r->picked, cpu.picked},
-        {r->picked_max, cpu.picked_max}, {r->deferred, cpu.deferred},
+        {r->selected, cpu.selected},     {r->sent, cpu.sent},
+        {r->sent_max, cpu.sent_max},     {r->deferred, cpu.deferred},
         {r->candidates, cpu.candidates}, {r->rescans, cpu.rescans},
         {r->nonfinite, cpu.nonfinite},
     };
@@ -354,7 +354,7 @@ static void compare_report(exchange_endpoint *s) {
                cpu.threshold);
     RANK_CHECK(s->self, sqrt(r->acc_sum) == cpu.acc_norm, "norm %g, not %g", sqrt(r->acc_sum),
                cpu.acc_norm);
-    double rest = sqrt(fmax(r->acc_sum - r->picked_sum, 0)); /* summed in another order */
+    double rest = sqrt(fmax(r->acc_sum - r->sent_sum, 0)); /* summed in another order */
     bool near = fabs(rest - cpu.residual_norm) <= 1e-7 * (1 + cpu.acc_norm);
     RANK_CHECK(s->self, near || (isinf(rest) && isinf(cpu.residual_norm)),
                "norm of the residual %g, not %g", rest, cpu.residual_norm);

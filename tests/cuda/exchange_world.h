@@ -5,7 +5,7 @@
  * spoiled. Beside each works a reducer on the CPU, which is given the same gradients.
  *
  *     host    exchange_step ------------------------------------------> report   exchange_follow
- *     stream  begin  [packets] unite [values]  add  [sums]  settle      control   (CPU, compare)
+ *     stream  begin  [packets] union [values]  add  [sums]  apply       control   (CPU, compare)
  *                       \________________|____________/
  *                         barrier, copy, damage, barrier: exchange_mail.c
  */

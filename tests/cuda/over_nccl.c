@@ -111,42 +111,42 @@ bool over_is_filled(uint32_t seed, size_t bytes, const void *memory) {
 /* -- streams ---------------------------------------------------------------------------------- */
 
 void over_lane_open(test_rank *self, over_lane *out) {
-    size_t all = self->nranks * OVER_SHARE;
+    size_t all = self->nranks * OVER_SHARD;
     RANK_CUDA(self, cudaStreamCreateWithFlags(&out->stream, cudaStreamNonBlocking));
     RANK_CUDA(self, cudaMalloc((void **)&out->memory, 3 * all));
     RANK_CUDA(self, cudaMallocHost((void **)&out->pinned, 2 * all * OVER_ROUNDS));
-    RANK_CUDA(self, cudaMallocHost((void **)&out->given, all));
-    for (uint32_t r = 0; r < self->nranks; r++) /* share r is for rank r */
-        over_fill(self->id * 16 + r, OVER_SHARE, out->given + r * OVER_SHARE);
+    RANK_CUDA(self, cudaMallocHost((void **)&out->sent, all));
+    for (uint32_t r = 0; r < self->nranks; r++) /* shard r is for rank r */
+        over_fill(self->id * 16 + r, OVER_SHARD, out->sent + r * OVER_SHARD);
 }
 
 void over_lane_close(over_lane *l) {
     cudaStreamDestroy(l->stream);
     cudaFree(l->memory);
     cudaFreeHost(l->pinned);
-    cudaFreeHost(l->given);
+    cudaFreeHost(l->sent);
 }
 
 void over_enqueue(test_rank *self, const over_lane *l, unsigned char *out) {
     const tam_stream_transport *t = self->comm->transport->stream;
     const tam_members among = {0, 1, self->nranks, self->id};
-    size_t all = self->nranks * OVER_SHARE, own = self->id * OVER_SHARE;
-    unsigned char *shares = l->memory + all, *came = l->memory + 2 * all;
-    RANK_CUDA(self, cudaMemcpyAsync(l->memory + own, l->given + own, OVER_SHARE,
+    size_t all = self->nranks * OVER_SHARD, own = self->id * OVER_SHARD;
+    unsigned char *shards = l->memory + all, *came = l->memory + 2 * all;
+    RANK_CUDA(self, cudaMemcpyAsync(l->memory + own, l->sent + own, OVER_SHARD,
                                     cudaMemcpyHostToDevice, l->stream));
-    RANK_CUDA(self, cudaMemcpyAsync(shares, l->given, all, cudaMemcpyHostToDevice, l->stream));
-    RANK_OK(self, t->allgather(self->comm->self, &among, OVER_SHARE, l->memory, l->stream));
-    RANK_OK(self, t->alltoall(self->comm->self, &among, shares, OVER_SHARE, came, l->stream));
+    RANK_CUDA(self, cudaMemcpyAsync(shards, l->sent, all, cudaMemcpyHostToDevice, l->stream));
+    RANK_OK(self, t->allgather(self->comm->self, &among, OVER_SHARD, l->memory, l->stream));
+    RANK_OK(self, t->alltoall(self->comm->self, &among, shards, OVER_SHARD, came, l->stream));
     RANK_CUDA(self, cudaMemcpyAsync(out, l->memory, all, cudaMemcpyDeviceToHost, l->stream));
     RANK_CUDA(self, cudaMemcpyAsync(out + all, came, all, cudaMemcpyDeviceToHost, l->stream));
 }
 
 void over_check(test_rank *self, const unsigned char *out) {
-    size_t all = self->nranks * OVER_SHARE;
+    size_t all = self->nranks * OVER_SHARD;
     for (uint32_t r = 0; r < self->nranks; r++) {
-        RANK_CHECK(self, over_is_filled(r * 16 + r, OVER_SHARE, out + r * OVER_SHARE),
+        RANK_CHECK(self, over_is_filled(r * 16 + r, OVER_SHARD, out + r * OVER_SHARD),
                    "all-gather on a stream: what came from rank %u is wrong", r);
-        RANK_CHECK(self, over_is_filled(r * 16 + self->id, OVER_SHARE, out + all + r * OVER_SHARE),
+        RANK_CHECK(self, over_is_filled(r * 16 + self->id, OVER_SHARD, out + all + r * OVER_SHARD),
                    "all-to-all on a stream: what came from rank %u is wrong", r);
     }
 }

@@ -10,7 +10,7 @@
 #include "tests/cuda/rank.h"
 #include <cuda_runtime_api.h>
 
-enum { OVER_SHARE = 600, OVER_ROUNDS = 12 };
+enum { OVER_SHARD = 600, OVER_ROUNDS = 12 };
 
 /** Milliseconds of a deadline that is to pass. */
 uint32_t over_short_ms(void);
@@ -58,9 +58,9 @@ bool over_is_filled(uint32_t seed, size_t bytes, const void *memory);
 
 typedef struct over_lane {
     cudaStream_t stream;
-    unsigned char *memory; /* device: [3 * nranks * OVER_SHARE] */
-    unsigned char *pinned; /* [OVER_ROUNDS][2 * nranks * OVER_SHARE] what came */
-    unsigned char *given;  /* pinned: [nranks * OVER_SHARE] */
+    unsigned char *memory; /* device: [3 * nranks * OVER_SHARD] */
+    unsigned char *pinned; /* [OVER_ROUNDS][2 * nranks * OVER_SHARD] what came */
+    unsigned char *sent;   /* pinned: [nranks * OVER_SHARD] */
 } over_lane;
 
 /** A lane that is not open is all zeros. */

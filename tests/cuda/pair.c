@@ -23,7 +23,7 @@ tamis_reducer_config pair_config(const pair_order *order) {
     config.bucket_length = order->bucket_length;
     config.ranks_per_node = order->ranks_per_node;
     config.value_codec = order->value_codec;
-    config.share = order->share;
+    config.bucket_budget = order->bucket_budget;
     config.output = order->output;
     config.nonfinite = order->nonfinite;
     config.grad_dtype = order->type;
@@ -218,7 +218,7 @@ static size_t held_by(pair *p) {
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(p->cpu); i++) {
         tamis_bucket bucket = TAMIS_BUCKET_INIT;
         if (tamis_reducer_bucket_at(p->cpu, i, &bucket) == TAMIS_OK)
-            held += bucket.held;
+            held += bucket.residual_length;
     }
     return held;
 }
@@ -241,8 +241,8 @@ static void compare_stats(pair *p) {
     RANK_OK(p->self, tamis_reducer_stats(p->cuda, &cuda));
     const uint64_t pairs[][2] = {
         {cuda.steps, cpu.steps},           {cuda.target, cpu.target},
-        {cuda.selected, cpu.selected},     {cuda.picked, cpu.picked},
-        {cuda.picked_max, cpu.picked_max}, {cuda.deferred, cpu.deferred},
+        {cuda.selected, cpu.selected},     {cuda.sent, cpu.sent},
+        {cuda.sent_max, cpu.sent_max},     {cuda.deferred, cpu.deferred},
         {cuda.candidates, cpu.candidates}, {cuda.rescans, cpu.rescans},
         {cuda.nonfinite, cpu.nonfinite},   {cuda.skipped, cpu.skipped},
     };

@@ -19,7 +19,7 @@ typedef struct pair_order {
     uint64_t bucket_length; /* 0: one bucket */
     uint32_t ranks_per_node;
     tamis_value_codec value_codec;
-    tamis_share share;
+    tamis_bucket_budget bucket_budget;
     tamis_output output;
     tamis_nonfinite nonfinite;
     tamis_dtype type;

@@ -70,7 +70,8 @@ static void test_every_scheme_gives_the_bits_of_the_cpu(void **state) {
             order.scheme = schemes[i].name;
             order.capacity = schemes[i].capacity;
             order.bucket_length = lengths[(i + nranks) % 4];
-            order.share = (i + nranks) % 3 ? TAMIS_SHARE_NORM : TAMIS_SHARE_LENGTH;
+            order.bucket_budget =
+                (i + nranks) % 3 ? TAMIS_BUCKET_BUDGET_NORM : TAMIS_BUCKET_BUDGET_LENGTH;
             order.by_segment = nranks == 2;
             test_context("%s, %u ranks, buckets of %llu", order.scheme, nranks,
                          (unsigned long long)order.bucket_length);
@@ -93,7 +94,7 @@ static void test_options_give_the_bits_of_the_cpu(void **state) {
     order.scheme = "dense";
     ranks_run(2, 0, run_steps, &order);
     order = pair_usual();
-    order.real = false; /* heavy tails: shares and counts change much */
+    order.real = false; /* heavy tails: budgets and counts change much */
     order.density = 0.02;
     test_context("heavy tails, few entries");
     ranks_run(3, 0, run_steps, &order);
@@ -224,7 +225,7 @@ static void test_a_state_moves_between_devices(void **state) {
         order.scheme = schemes[i];
         order.update = i == 4 ? &matched : i == 5 ? &masked : NULL;
         order.capacity = i == 2 ? 1.5 : 0.0;
-        order.share = i == 1 ? TAMIS_SHARE_LENGTH : TAMIS_SHARE_NORM;
+        order.bucket_budget = i == 1 ? TAMIS_BUCKET_BUDGET_LENGTH : TAMIS_BUCKET_BUDGET_NORM;
         test_context("%s", order.scheme);
         ranks_run(2, 0, move_state, &order);
     }

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { STEPS = 24, PICKED_MOST = 24 /* of one group */ };
+enum { STEPS = 24, SELECTED_MOST = 24 /* of one group */ };
 
 /** A reducer's control on the host and its twin in the memory of the kernel. */
 typedef struct twins {
@@ -33,8 +33,8 @@ typedef struct twins {
     uint64_t reports;
 
     /* What the host observes, as the reducer does. */
-    double *cuts, *means;
-    uint32_t *group_picked;
+    double *min_keys, *means;
+    uint32_t *group_selected;
     tam_observed seen;
     uint64_t random;
 } twins;
@@ -91,9 +91,9 @@ static void open_job(twins *t, uint32_t rank, uint32_t nranks) {
                     .nranks = nranks,
                     .nstats = nstats,
                     .stride = 1},
-        .slice.upto = (uint32_t)grid->n,
+        .node_shard.upto = (uint32_t)grid->n,
         .whole = grid->n,
-        .indices = take((size_t)grid->ngroups * PICKED_MOST, sizeof(uint32_t)),
+        .indices = take((size_t)grid->ngroups * SELECTED_MOST, sizeof(uint32_t)),
         .verdict = &t->verdict,
         .common = &t->common,
         .k = &t->k,
@@ -106,9 +106,9 @@ static void open_job(twins *t, uint32_t rank, uint32_t nranks) {
         .budgets = take(grid->ngroups, sizeof(uint32_t)),
         .norms = take(grid->ngroups, sizeof(double)),
         .means = take(grid->ngroups, sizeof(double)),
-        .group_picked = take(grid->ngroups, sizeof(uint32_t)),
+        .group_selected = take(grid->ngroups, sizeof(uint32_t)),
         .order = take(grid->ngroups, sizeof(uint32_t)),
-        .cuts = take(nranks, sizeof(double)),
+        .min_keys = take(nranks, sizeof(double)),
     };
 }
 
@@ -128,11 +128,11 @@ static void check_report(twins *t) {
 
 /* Of the only bucket there is. The report is on none: its figures are those of exchanges. */
 static void launch_control(twins *t) {
-    const tam_cuda_shares shares = {.nbuckets = 1};
+    const tam_cuda_budgets budgets = {.nbuckets = 1};
     const tam_cuda_reporting reporting = {
         .common = &t->common, .state = &t->state, .ring = t->ring};
     t->common.verdict = t->verdict;
-    finish(tam_launch_control(&t->job, &shares, &reporting, NULL));
+    finish(tam_launch_control(&t->job, &budgets, &reporting, NULL));
     check_report(t);
 }
 
@@ -148,9 +148,9 @@ static void open_twins(twins *t, const char *name, uint32_t ngroups, uint32_t ra
     double over = uniform(t, 1.1, 4.0);
     assert_int_equal(tam_control_open(scheme, &t->division.grid, k, over, 0.0, &t->host), TAMIS_OK);
     open_job(t, rank, nranks);
-    t->cuts = take(nranks, sizeof t->cuts[0]);
+    t->min_keys = take(nranks, sizeof t->min_keys[0]);
     t->means = take(ngroups, sizeof t->means[0]);
-    t->group_picked = take(ngroups, sizeof t->group_picked[0]);
+    t->group_selected = take(ngroups, sizeof t->group_selected[0]);
 
     t->step = below(t, 1000);
     t->state = t->host.state;
@@ -170,12 +170,12 @@ static void close_twins(twins *t) {
                      t->job.budgets,
                      t->job.norms,
                      t->job.means,
-                     t->job.group_picked,
+                     t->job.group_selected,
                      t->job.order,
-                     t->job.cuts,
-                     t->cuts,
+                     t->job.min_keys,
+                     t->min_keys,
                      t->means,
-                     t->group_picked};
+                     t->group_selected};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++)
         tam_free(owned[i]);
     tam_control_close(&t->host);
@@ -202,7 +202,7 @@ static float some_key(twins *t, double jump) {
 
 static void fill_headers(twins *t) {
     double jump = below(t, 6) ? 0.0 : uniform(t, -3.0, 3.0);
-    bool silent = below(t, 12) == 0; /* no rank cut */
+    bool silent = below(t, 12) == 0; /* no rank selected */
     t->verdict = (tam_cuda_verdict){.known = below(t, 5) > 0};
     for (uint32_t r = 0; r < t->job.packets.nranks; r++) {
         float key = some_key(t, jump);
@@ -210,7 +210,7 @@ static void fill_headers(twins *t) {
         tam_header *h = header_of(t, r);
         *h = (tam_header){.count = count, .key = key};
         tam_header_flag(h, !silent && below(t, 8) ? TAM_HEADER_HAS_KEY : 0);
-        t->verdict.picked += count + (below(t, 4) ? 0 : below(t, 50));
+        t->verdict.selected += count + (below(t, 4) ? 0 : below(t, 50));
         t->verdict.candidates += count + below(t, 2 * count + 10);
     }
 }
@@ -233,26 +233,26 @@ static void fill_union(twins *t) {
     uint32_t *indices = (uint32_t *)t->job.indices, count = 0;
     for (uint32_t g = 0; g < t->division.grid.ngroups; g++) {
         const tam_group *group = &t->division.grid.groups[g];
-        uint32_t most = group->length < PICKED_MOST ? group->length : PICKED_MOST;
-        uint32_t picked = below(t, 4) ? below(t, most + 1) : 0;
-        for (uint32_t i = 0; i < picked; i++)
-            indices[count++] = group->begin + (uint32_t)((uint64_t)i * group->length / picked);
+        uint32_t most = group->length < SELECTED_MOST ? group->length : SELECTED_MOST;
+        uint32_t selected = below(t, 4) ? below(t, most + 1) : 0;
+        for (uint32_t i = 0; i < selected; i++)
+            indices[count++] = group->begin + (uint32_t)((uint64_t)i * group->length / selected);
     }
     t->verdict.count = count;
 }
 
-/* The reducer's way: collectives/exchange/pick.c. */
+/* The reducer's way: collectives/exchange/selection.c. */
 static void observe(twins *t) {
     const tam_grid *grid = &t->division.grid;
-    t->seen = (tam_observed){.cuts = t->cuts,
-                             .picked = t->verdict.picked,
+    t->seen = (tam_observed){.min_keys = t->min_keys,
+                             .selected = t->verdict.selected,
                              .candidates = t->verdict.known ? t->verdict.candidates : 0,
                              .group_sums = t->means,
-                             .group_picked = t->group_picked};
+                             .group_selected = t->group_selected};
     for (uint32_t r = 0; r < t->job.packets.nranks; r++) {
         const tam_header *h = header_of(t, r);
         if (tam_header_flags(h) & TAM_HEADER_HAS_KEY)
-            t->cuts[t->seen.ncuts++] = tam_log2(h->key);
+            t->min_keys[t->seen.nmin_keys++] = tam_log2(h->key);
     }
     for (uint32_t g = 0; g < t->job.packets.nstats; g++) {
         float mean;
@@ -264,7 +264,7 @@ static void observe(twins *t) {
         uint32_t first = i, end = grid->groups[g].begin + grid->groups[g].length;
         while (i < t->verdict.count && t->job.indices[i] < end)
             i++;
-        t->group_picked[g] = i - first;
+        t->group_selected[g] = i - first;
     }
 }
 

@@ -68,7 +68,7 @@ static endpoint endpoints[RANKS]; /* streams of a rank that failed may still use
 
 /* -- an endpoint ------------------------------------------------------------------------------ */
 
-static size_t room_of(size_t count) {
+static size_t capacity_of(size_t count) {
     return (count * 4 + 64) & ~(size_t)15;
 }
 
@@ -88,7 +88,7 @@ static void lay_out_gradients(endpoint *s) {
     memset(s->memory, AROUND, MEMORY);
     for (uint32_t i = 0; i < gradients_of(s); i++) {
         s->grads[i] = s->memory + at + s->trial->shift * bytes;
-        at += room_of(length_of(s, i));
+        at += capacity_of(length_of(s, i));
     }
 }
 
@@ -97,7 +97,7 @@ static void check_around(const endpoint *s) {
     size_t bytes = tam_type_bytes(s->trial->type);
     for (uint32_t i = 0; i < gradients_of(s); i++) {
         const unsigned char *end = (unsigned char *)s->grads[i] + length_of(s, i) * bytes;
-        size_t left = room_of(length_of(s, i)) - (length_of(s, i) + s->trial->shift) * bytes;
+        size_t left = capacity_of(length_of(s, i)) - (length_of(s, i) + s->trial->shift) * bytes;
         for (size_t b = 0; b < left; b++)
             RANK_CHECK(s->self, end[b] == AROUND, "type %d: byte %zu behind gradient %u is written",
                        (int)s->trial->type, b, i);
@@ -140,8 +140,8 @@ static float value_of(const endpoint *s, size_t i) {
 
 /* In the order of the tree over three ranks, so that the bits are those of the CPU. */
 static void add_up(const tam_cuda_mail *mine) {
-    float *sums = (float *)(void *)mine->shares;
-    for (size_t i = 0; i < RANKS * mine->share_bytes / sizeof sums[0]; i++)
+    float *sums = (float *)(void *)mine->shards;
+    for (size_t i = 0; i < RANKS * mine->shard_bytes / sizeof sums[0]; i++)
         sums[i] =
             value_of(&endpoints[0], i) + value_of(&endpoints[1], i) + value_of(&endpoints[2], i);
 }
@@ -153,9 +153,9 @@ static void copy(const endpoint *s, tam_cuda_leg leg) {
         add_up(mine);
     for (uint32_t r = 0; r < RANKS; r++) {
         const tam_cuda_mail *from = &endpoints[r].mail;
-        size_t bytes = mine->share_bytes, packet = r * mine->packet_bytes;
-        if (leg == TAM_CUDA_SHARES)
-            memcpy(mine->shares + r * bytes, from->values + own * bytes, bytes);
+        size_t bytes = mine->shard_bytes, packet = r * mine->packet_bytes;
+        if (leg == TAM_CUDA_SHARDS)
+            memcpy(mine->shards + r * bytes, from->values + own * bytes, bytes);
         else if (leg == TAM_CUDA_SUMS && r != own)
             memcpy(mine->sums + r * bytes, from->sums + r * bytes, bytes);
         else if (leg == TAM_CUDA_PACKETS && r != own)
@@ -181,7 +181,7 @@ static void travel(void *context) {
     const ticket *t = context;
     endpoint *s = t->endpoint;
     s->mail = t->mail;
-    if (s->trial->held && t->leg == TAM_CUDA_SHARES && t->piece == 1)
+    if (s->trial->held && t->leg == TAM_CUDA_SHARDS && t->piece == 1)
         await_kernels(s);
     if (!rank_barrier(s->self))
         return;
@@ -470,8 +470,8 @@ static void test_a_collective_that_is_given_up_is_noticed(void **state) {
     } cases[] = {
         {TAM_CUDA_PACKETS, 0, TAMIS_SUM_ORDER_TREE},
         {TAM_CUDA_PACKETS, 0, TAMIS_SUM_ORDER_TRANSPORT},
-        {TAM_CUDA_SHARES, 0, TAMIS_SUM_ORDER_TREE},
-        {TAM_CUDA_SHARES, 7, TAMIS_SUM_ORDER_TREE},
+        {TAM_CUDA_SHARDS, 0, TAMIS_SUM_ORDER_TREE},
+        {TAM_CUDA_SHARDS, 7, TAMIS_SUM_ORDER_TREE},
         {TAM_CUDA_SUMS, 0, TAMIS_SUM_ORDER_TREE},
         {TAM_CUDA_SUMS, 7, TAMIS_SUM_ORDER_TREE},
         {TAM_CUDA_VALUES, 0, TAMIS_SUM_ORDER_TRANSPORT},

@@ -72,7 +72,7 @@ static void test_every_scheme_gives_the_bits_of_the_cpu(void **state) {
         order.scheme = schemes[i % 7].name;
         order.capacity = schemes[i % 7].capacity;
         order.bucket_length = i / 7 % 2 ? 0 : PAIR_N / 5;
-        order.share = i % 3 ? TAMIS_SHARE_NORM : TAMIS_SHARE_LENGTH;
+        order.bucket_budget = i % 3 ? TAMIS_BUCKET_BUDGET_NORM : TAMIS_BUCKET_BUDGET_LENGTH;
         order.by_segment = i % 2;
         test_context("%s, buckets of %llu", order.scheme, (unsigned long long)order.bucket_length);
         ranks_run(1 + i % 3, 0, run_steps, &order);

@@ -109,7 +109,7 @@ static void test_densities_that_differ_are_noticed(void **state) {
     }
 }
 
-/* Columns that agree learn from the others that these have given up. */
+/* Inter-node groups that agree learn from the others that these have given up. */
 static void ask_apart_in_nodes(test_rank *self) {
     const apart *all = self->shared;
     pair p;

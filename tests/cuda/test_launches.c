@@ -227,7 +227,7 @@ static void test_a_step_runs_what_its_column_says(void **state) {
     run((kind){.columns = {"rounded"}, .config = rounded(usual())});
     run((kind){.columns = {"dense"}, .config = config_of("dense", TAMIS_INDEX_AUTO)});
     kind nodes = {.columns = {"nodes"}, .config = usual()};
-    nodes.config.ranks_per_node = RANKS; /* so nothing travels in a column */
+    nodes.config.ranks_per_node = RANKS; /* so nothing travels between nodes */
     run(nodes);
 }
 
@@ -252,12 +252,13 @@ static void test_updates_and_graphs_of_the_caller_run_the_same(void **state) {
 
 /* By norms, k is known only after a first launch of the control. */
 static void test_several_buckets_run_their_nodes_and_one_control(void **state) {
-    static const tamis_share shares[] = {TAMIS_SHARE_LENGTH, TAMIS_SHARE_NORM};
+    static const tamis_bucket_budget shares[] = {TAMIS_BUCKET_BUDGET_LENGTH,
+                                                 TAMIS_BUCKET_BUDGET_NORM};
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
         kind k = {.columns = {"usual"}, .config = usual(), .buckets = SEGMENTS, .more = i};
         k.config.bucket_length = LENGTH;
-        k.config.share = shares[i];
+        k.config.bucket_budget = shares[i];
         run(k);
     }
 }

@@ -81,7 +81,7 @@ static void test_same_as_local(void **state) {
 
 static void run_streams(test_rank *self) {
     over_lane l = {0};
-    size_t all = self->nranks * OVER_SHARE;
+    size_t all = self->nranks * OVER_SHARD;
     over_lane_open(self, &l);
     for (int i = 0; i < OVER_ROUNDS; i++)
         over_enqueue(self, &l, l.pinned + (size_t)i * 2 * all);
@@ -109,7 +109,7 @@ static void replay(test_rank *self) {
     RANK_CUDA(self, cudaStreamEndCapture(l.stream, &graph));
     RANK_CUDA(self, cudaGraphInstantiate(&exec, graph, 0));
     for (int i = 0; i < OVER_ROUNDS; i++) {
-        memset(l.pinned, 0x5a, 2 * self->nranks * OVER_SHARE);
+        memset(l.pinned, 0x5a, 2 * self->nranks * OVER_SHARD);
         RANK_CUDA(self, cudaGraphLaunch(exec, l.stream));
         RANK_CUDA(self, cudaStreamSynchronize(l.stream));
         over_check(self, l.pinned);

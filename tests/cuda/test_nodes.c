@@ -87,7 +87,7 @@ static void test_buckets_and_the_order_of_readiness(void **state) {
             continue;
         trial what = trial_of("tamis", i % 2 ? (nodes){4, 2} : (nodes){6, 3}, 3001, 0.02);
         what.bucket_length = 700;
-        what.share = i / 2 % 2 ? TAMIS_SHARE_LENGTH : TAMIS_SHARE_NORM;
+        what.bucket_budget = i / 2 % 2 ? TAMIS_BUCKET_BUDGET_LENGTH : TAMIS_BUCKET_BUDGET_NORM;
         what.disorder = i < 2 ? 0 : (uint32_t)i;
         what.output = i / 3 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
         what.steps = 5;
@@ -95,7 +95,7 @@ static void test_buckets_and_the_order_of_readiness(void **state) {
     }
 }
 
-static void test_whatever_travels_in_the_column(void **state) {
+static void test_whatever_travels_between_nodes(void **state) {
     (void)state;
     for (int i = 0; i < 10; i++) {
         if (!test_drawn(3))
@@ -122,7 +122,7 @@ static void test_hard_gradients(void **state) {
     }
 }
 
-/* Slices of several runs. */
+/* Shards of several runs. */
 static void test_long_vectors(void **state) {
     trial what = trial_of("tamis", (nodes){4, 2}, 300007, 0.01);
     (void)state;
@@ -145,7 +145,7 @@ int main(void) {
         cmocka_unit_test(test_all_nodes_give_the_bits_of_the_cpu),
         cmocka_unit_test(test_however_gradients_and_results_lie),
         cmocka_unit_test(test_buckets_and_the_order_of_readiness),
-        cmocka_unit_test(test_whatever_travels_in_the_column),
+        cmocka_unit_test(test_whatever_travels_between_nodes),
         cmocka_unit_test(test_hard_gradients),
         cmocka_unit_test(test_long_vectors),
         cmocka_unit_test(test_a_sum_in_pieces),

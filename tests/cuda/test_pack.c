@@ -19,13 +19,13 @@
 
 enum { OWN, OTHER, RANKS };
 
-/** Two ranks that may pick from the same part: what the one packs the other unpacks. */
+/** Two ranks that may select from the same part: what the one packs the other unpacks. */
 typedef struct desk {
     tam_cuda_exchange x;
     tam_cuda_scratch scratch;
     tam_cuda_packet_check packet_checks[RANKS];
     tam_cuda_params params;
-    tam_cuda_picked picked;
+    tam_cuda_select_result selected;
     tam_strided parts[RANKS];
     const tam_index_codec *codec;
     uint32_t *positions, *back; /* [count], [capacity] */
@@ -84,20 +84,20 @@ static void open_desk(desk *d, tamis_index_codec index_codec, uint32_t span, uin
                       uint64_t seed) {
     *d = (desk){.codec = tam_index_codec_of(index_codec), .random = seed * 1000003};
     uint32_t capacity = wanted + (uint32_t)below(d, 20) + 1;
-    size_t room = tam_header_round((size_t)d->codec->bytes(span, capacity));
-    size_t packet = tam_header_bytes(TAM_COUNTERS) + room;
-    size_t pieces = (size_t)RANKS * tam_rice_pieces((uint32_t)room);
+    size_t code_bytes = tam_header_round((size_t)d->codec->bytes(span, capacity));
+    size_t packet = tam_header_bytes(TAM_COUNTERS) + code_bytes;
+    size_t pieces = (size_t)RANKS * tam_rice_pieces((uint32_t)code_bytes);
     d->parts[OWN] = d->parts[OTHER] = part_of(d, span);
     d->positions = take(wanted, sizeof d->positions[0]);
     d->back = take(capacity, sizeof d->back[0]);
-    d->codes = take(room, 1);
+    d->codes = take(code_bytes, 1);
     d->x = (tam_cuda_exchange){
         .packets = {.memory = take(packet, RANKS),
                     .bytes = packet,
                     .rank = OWN,
                     .nranks = RANKS,
                     .capacity = capacity,
-                    .index_bytes = (uint32_t)room,
+                    .index_bytes = (uint32_t)code_bytes,
                     .with_values = 1, /* which would be sealed afterwards */
                     .packed = {.index_codec = index_codec,
                                .span = span,
@@ -110,7 +110,7 @@ static void open_desk(desk *d, tamis_index_codec index_codec, uint32_t span, uin
         .scheme.ownership = TAM_OWN_CYCLIC,
         .blocks = 1 + (uint32_t)below(d, 9),
         .params = &d->params,
-        .picked = &d->picked,
+        .selected = &d->selected,
         .packet_checks = d->packet_checks,
         .scratch = &d->scratch,
     };
@@ -149,7 +149,7 @@ static void finish(int error) {
 /* -- both ways -------------------------------------------------------------------------------- */
 
 static void pack(desk *d) {
-    d->picked.count = d->count;
+    d->selected.count = d->count;
     tam_strided_locate(&d->parts[OWN], d->positions, d->count, list_of(d, OWN));
     d->bytes = d->codec->encode(d->positions, d->count, d->x.packets.packed.span, d->codes);
     memset(codes_of(d, OWN), 0xa5, d->x.packets.index_bytes);
@@ -210,7 +210,7 @@ static size_t how_many(size_t brief, size_t all) {
 }
 
 /* rice takes a list in pieces: of 2,048 entries when it packs, of 8,192 bits when it unpacks, and
- * 256 pieces at a time. Where all positions are picked each takes a bit. */
+ * 256 pieces at a time. Where all positions are selected each takes a bit. */
 static void test_lists_of_many_pieces(void **state) {
     static const uint32_t cases[][2] = {
         {2047, 2047},       {2048, 2048},       {2049, 2049},        {9000, 2048},

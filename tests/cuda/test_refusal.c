@@ -50,7 +50,7 @@ static void repeat(exchange_endpoint *at) {
 }
 
 static void raise_count(exchange_endpoint *at) {
-    exchange_header(at, SENDER)->count = (uint32_t)tam_share_max(&at->division, at->control.k) + 1;
+    exchange_header(at, SENDER)->count = (uint32_t)tam_budget_max(&at->division, at->control.k) + 1;
     exchange_reseal(at, SENDER);
 }
 
@@ -77,7 +77,7 @@ static void flip_mean(exchange_endpoint *at) {
 }
 
 static void flip_value(exchange_endpoint *at) {
-    uint32_t *values = exchange_list(at, SENDER) + tam_share_max(&at->division, at->control.k);
+    uint32_t *values = exchange_list(at, SENDER) + tam_budget_max(&at->division, at->control.k);
     values[3] ^= 1;
 }
 
@@ -139,8 +139,8 @@ static void add_entry_to_bitmap(exchange_endpoint *at) {
     exchange_reseal(at, SENDER);
 }
 
-static void flip_share(exchange_endpoint *at) {
-    at->mail->shares[SENDER * at->mail->share_bytes] ^= 4;
+static void flip_shard(exchange_endpoint *at) {
+    at->mail->shards[SENDER * at->mail->shard_bytes] ^= 4;
 }
 
 static void flip_sum(exchange_endpoint *at) {
@@ -199,15 +199,15 @@ static const fault faults[] = {
     {"values given up", "tamis", NULL, LEG_VALUES, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
     {"values given up on one rank", "topk", NULL, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT,
      0},
-    {"a value", "topk", flip_share, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
-    {"a value, shares of several pieces", "topk", flip_share, LEG_VALUES, ONE, TAM_REFUSED_ABSENT,
+    {"a value", "topk", flip_shard, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
+    {"a value, shards of several pieces", "topk", flip_shard, LEG_VALUES, ONE, TAM_REFUSED_ABSENT,
      WORDS_ABSENT, 50001},
     {"sums given up", "topk", NULL, LEG_SUMS, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
 };
 
 static const fault *now; /* set by the main thread between runs */
 
-/* How picks travel. */
+/* How entries travel. */
 static tamis_index_codec index_codec;
 static tamis_value_codec value_codec;
 
@@ -317,7 +317,7 @@ static void test_a_fault_in_what_is_packed_or_rounded_is_refused_by_all(void **s
           WORDS_ABSENT, 5000},
          TAMIS_INDEX_AUTO,
          TAMIS_VALUE_FP4},
-        {{"a value, rounded", "topk", flip_share, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT,
+        {{"a value, rounded", "topk", flip_shard, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT,
           9000},
          TAMIS_INDEX_AUTO,
          TAMIS_VALUE_INT8},

@@ -107,7 +107,7 @@ static void test_every_layout_gives_the_bits_of_the_cpu(void **state) {
                 if (!test_drawn(31))
                     continue;
                 pair_order order = usual(l, capacities[c]);
-                order.share = c % 2 ? TAMIS_SHARE_NORM : TAMIS_SHARE_LENGTH;
+                order.bucket_budget = c % 2 ? TAMIS_BUCKET_BUDGET_NORM : TAMIS_BUCKET_BUDGET_LENGTH;
                 order.by_segment = l % 2;
                 order.output = (l + c) % 3 ? TAMIS_OUTPUT_DENSE : TAMIS_OUTPUT_SPARSE;
                 order.bucket_length = count % 2 ? PAIR_N / 5 : 0;

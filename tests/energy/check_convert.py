@@ -110,7 +110,7 @@ def check_pages(folder):
             ("tamis_carbon_grams_total", {}, "1.35"),
             ("tamis_energy_lost_lines_total", {}, "0"),
             ("tamis_energy_dropped_marks_total", {}, "2"),
-            ("tamis_energy_joules_total", {"domain": "total", "phase": "cut"}, "150"),
+            ("tamis_energy_joules_total", {"domain": "total", "phase": "select"}, "150"),
             ("tamis_energy_domain_joules_total", {"domain": "nvml:GPU-77e0", "source": "nvml",
                                                   "kind": "gpu"}, "4500"),
             ("tamis_power_watts", {"domain": "rapl:package-0", "source": "rapl",

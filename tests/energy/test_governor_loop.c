@@ -160,8 +160,8 @@ static double steepest(const knob_case *k, uint64_t seed, double ramp_w_per_s, d
             assert_int_equal(tamis_governor_set_budget(l.governor, budget, 0.0, 0), TAMIS_OK);
         }
         run_window(&l, true);
-        double room = ramp_w_per_s * 0.5 * (seconds + l.seconds);
-        most = fmax(most, fabs(l.watts - watts) / room);
+        double allowed = ramp_w_per_s * 0.5 * (seconds + l.seconds);
+        most = fmax(most, fabs(l.watts - watts) / allowed);
         if (w % 40 == 39)
             *miss = fmax(*miss, fabs(l.watts / budget - 1.0));
     }

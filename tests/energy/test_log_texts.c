@@ -153,7 +153,7 @@ static void phases_say_how_well_they_are_known(void **state) {
     tam_energy_log *log = record_log(&setup);
     record_add(log, 0);
     tam_energy_log_close(log);
-    check_has(path, "{\"name\":\"cut\",\"group\":[],\"t_s\":0.1,\"uj\":50000000,\"lo_uj\":null,"
+    check_has(path, "{\"name\":\"select\",\"group\":[],\"t_s\":0.1,\"uj\":50000000,\"lo_uj\":null,"
                     "\"hi_uj\":null,\"method\":\"time_share\"}");
     check_has(path, "{\"name\":\"skew\",\"group\":[],\"t_s\":0.7,\"uj\":200000000,"
                     "\"lo_uj\":190000000,\"hi_uj\":210000000,\"method\":\"regressed\"}");

@@ -25,11 +25,11 @@ static opened open_files(const char *root, const char *list) {
     return source_open(&tam_source_file, &(tamis_energy_config){.sysfs_root = root, .files = list});
 }
 
-static tamis_status pick(const char *names, uint32_t most, const char *expected) {
+static tamis_status choose(const char *names, uint32_t most, const char *expected) {
     const tam_energy_source *sources[8];
     char got[128] = "";
     uint32_t n;
-    tamis_status status = tam_energy_sources_pick(names, most, sources, &n);
+    tamis_status status = tam_energy_sources_choose(names, most, sources, &n);
     for (uint32_t i = 0; status == TAMIS_OK && i < n; i++)
         snprintf(got + strlen(got), sizeof got - strlen(got), "%s ", sources[i]->name);
     assert_string_equal(got, expected);
@@ -39,18 +39,18 @@ static tamis_status pick(const char *names, uint32_t most, const char *expected)
 #define AND_SPACE(name) #name " "
 #define AND_COMMA(name) #name ", "
 
-static void sources_are_picked_by_name(void **state) {
+static void sources_are_chosen_by_name(void **state) {
     static const char magic[] =
         "no source \"magic\"; known are " TAMIS_ENERGY_SOURCES(AND_COMMA) "and auto or none alone";
     (void)state;
-    assert_int_equal(pick("auto", 8, TAMIS_ENERGY_SOURCES(AND_SPACE)), TAMIS_OK);
-    assert_int_equal(pick("none", 8, ""), TAMIS_OK);
-    assert_int_equal(pick("file,nvml", 8, "file nvml "), TAMIS_OK);
-    assert_int_equal(pick("rapl,magic", 8, ""), TAMIS_E_ARGUMENT);
+    assert_int_equal(choose("auto", 8, TAMIS_ENERGY_SOURCES(AND_SPACE)), TAMIS_OK);
+    assert_int_equal(choose("none", 8, ""), TAMIS_OK);
+    assert_int_equal(choose("file,nvml", 8, "file nvml "), TAMIS_OK);
+    assert_int_equal(choose("rapl,magic", 8, ""), TAMIS_E_ARGUMENT);
     assert_non_null(strstr(tamis_last_error(), magic));
-    assert_int_equal(pick("rapl,rapl", 8, ""), TAMIS_E_ARGUMENT);
+    assert_int_equal(choose("rapl,rapl", 8, ""), TAMIS_E_ARGUMENT);
     assert_non_null(strstr(tamis_last_error(), "names rapl twice"));
-    assert_int_equal(pick("callback,file,rapl", 2, ""), TAMIS_E_UNSUPPORTED);
+    assert_int_equal(choose("callback,file,rapl", 2, ""), TAMIS_E_UNSUPPORTED);
     assert_non_null(strstr(tamis_last_error(), "reads 2 sources, not rapl as well"));
 }
 
@@ -456,7 +456,7 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sources_are_picked_by_name),
+        cmocka_unit_test(sources_are_chosen_by_name),
         cmocka_unit_test(without_powercap_the_source_is_absent),
         cmocka_unit_test(zones_are_what_their_names_say),
         cmocka_unit_test(the_platform_contains_packages_and_memory),

@@ -121,8 +121,8 @@ static action next_action(int call) {
 /* -- messages --------------------------------------------------------------------------------- */
 
 /* MPI may read it until the process ends, so it is never freed. */
-static unsigned char *copy_of(const void *from, size_t bytes, size_t room) {
-    unsigned char *copy = calloc(1, room + 1);
+static unsigned char *copy_of(const void *from, size_t bytes, size_t capacity) {
+    unsigned char *copy = calloc(1, capacity + 1);
     if (!copy)
         abort();
     memcpy(copy, from, bytes);

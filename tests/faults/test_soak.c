@@ -433,14 +433,14 @@ static uint64_t count_entries(const char *folder) {
     return count;
 }
 
-typedef struct room {
+typedef struct usage {
     uint64_t kib, descriptors, threads, allocations;
-} room;
+} usage;
 
-static room room_now(void) {
-    room now = {.descriptors = count_entries("/proc/self/fd"),
-                .threads = count_entries("/proc/self/task"),
-                .allocations = tam_alloc_live()};
+static usage usage_now(void) {
+    usage now = {.descriptors = count_entries("/proc/self/fd"),
+                 .threads = count_entries("/proc/self/task"),
+                 .allocations = tam_alloc_live()};
     FILE *file = fopen("/proc/self/statm", "r");
     unsigned long long pages = 0;
     assert_non_null(file);
@@ -455,7 +455,7 @@ static void nothing_grows_and_nothing_is_lost(void **state) {
     uint64_t steps = wanted ? strtoull(wanted, NULL, 10) : STEPS_USUAL / test_stride(8);
     life *l = calloc(1, sizeof *l);
     figures f = {0};
-    room begin = {0}, end;
+    usage begin = {0}, end;
     (void)state;
     assert_non_null(l);
     pthread_mutex_init(&l->lock, NULL);
@@ -463,9 +463,9 @@ static void nothing_grows_and_nothing_is_lost(void **state) {
         run_life(l, f.lives, &f);
         assert_true(test_freed(begin.allocations));
         if (f.steps < steps / 4 || f.lives < 8)
-            begin = room_now(); /* caches are as full as they get */
+            begin = usage_now(); /* caches are as full as they get */
     }
-    end = room_now();
+    end = usage_now();
     printf("%llu steps in %llu lives (%llu extinct): %llu deaths (%llu silent), %llu abandoned, "
            "%llu NaN, "
            "%llu went back; %llu -> %llu KiB, %llu -> %llu descriptors, %llu -> %llu threads\n",

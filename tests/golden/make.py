@@ -4,7 +4,7 @@
 
     make.py            write <preset>.txt beside this file
     make.py --check    compare them with what would be written; exit 77 without NumPy
-    make.py --picks    entries per k of oktopk, beside those of its public code with all its faults
+    make.py --counts   entries per k of oktopk, beside those of its public code with all its faults
 
 gradients.py has the input, rules.py what presets share, schemes.py the presets, public.py those whose
 authors have published code, as that code has them.
@@ -23,7 +23,7 @@ times the factors of all lines `scale FROM TO BEGIN END FACTOR` for which FROM <
 BEGIN <= index < END. A file holds cases; a case is a header of settings, then for each step
 
     step T
-    threshold ...    what ranks cut at: one number if they have it in common, else one per rank
+    threshold ...    of the ranks: one number if they have it in common, else one per rank
     levels ...       tamis alone: log2 of the level of each group, used in this step
     borders ...      oktopk alone: where the regions end in this step
     picks ...        entries that each rank sent
@@ -128,18 +128,18 @@ def simulate(name, case, seen):
         for r in range(case["ranks"]):
             acc[r] += gradient(case, r, t) * unit
         levels = list(getattr(scheme, "levels", []))
-        picks, thresholds = scheme.select(t, acc)
-        union = scheme.union(acc, picks)
+        selected, thresholds = scheme.select(t, acc)
+        union = scheme.union(acc, selected)
         borders = list(getattr(scheme, "borders", []))
-        scheme.learn(t, acc, picks, union)
-        applied = scheme.give(acc, picks, union) / unit
+        scheme.learn(t, acc, selected, union)
+        applied = scheme.give(acc, selected, union) / unit
         yield "step %d" % t
         yield "threshold " + show(thresholds)
         if levels:
             yield "levels " + show(levels)
         if borders:
             yield "borders " + show(borders)
-        yield "picks " + " ".join(str(len(p)) for p in picks)
+        yield "picks " + " ".join(str(len(p)) for p in selected)
         if case["brief"]:
             yield "count %d" % len(union)
         else:
@@ -163,8 +163,8 @@ def make(name):
     return "\n".join(lines) + "\nend\n"
 
 
-def count_picks(case):
-    """Entries that a rank picks and that survive, in units of k, step by step: public code, library."""
+def count_selected(case):
+    """Entries and sums that are selected, in units of k, step by step: public code, library."""
     schemes = [OkTopk(case, set(), mended) for mended in (False, True)]
     accs, counts = [[np.zeros(case["n"]) for _ in range(case["ranks"])] for _ in schemes], []
     for t in range(case["steps"]):
@@ -173,21 +173,21 @@ def count_picks(case):
         for scheme, acc in zip(schemes, accs):
             for a, g in zip(acc, fresh):
                 a += g
-            picks, _ = scheme.select(t, acc)
-            union = scheme.union(acc, picks)
-            scheme.give(acc, picks, union)
-            row.append((sum(map(len, picks)) / scheme.P / scheme.k, len(union) / scheme.k))
+            selected, _ = scheme.select(t, acc)
+            union = scheme.union(acc, selected)
+            scheme.give(acc, selected, union)
+            row.append((sum(map(len, selected)) / scheme.P / scheme.k, len(union) / scheme.k))
         counts.append(row)
     return np.array(counts)
 
 
-def show_picks():
+def show_counts():
     """What is mended changes the counts by less than 10 %. @return whether it does not"""
     failed = False
     for case in map(complete, (one for one in CASES["oktopk"] if one.get("brief"))):
-        all_steps = count_picks(case)
+        all_steps = count_selected(case)
         for name, counts in zip(("public code", "library"), (all_steps[:, 0], all_steps[:, 1])):
-            print("density %g, %s: a rank picks %.3f k, %.3f k in the last 32 steps; %.3f k survive, "
+            print("density %g, %s: a rank selects %.3f k, %.3f k in the last 32 steps; %.3f k sums, "
                   "%.3f k in the last 32" % (case["density"], name, counts[:, 0].mean(),
                                              counts[-32:, 0].mean(), counts[:, 1].mean(),
                                              counts[-32:, 1].mean()))
@@ -206,8 +206,8 @@ def main(check):
         elif not os.path.exists(path) or open(path).read() != text:
             print("%s is not what make.py writes" % path)
             failed = True
-    return show_picks() or failed if check else failed
+    return show_counts() or failed if check else failed
 
 
 if __name__ == "__main__":
-    sys.exit(show_picks() if sys.argv[1:] == ["--picks"] else main(sys.argv[1:] == ["--check"]))
+    sys.exit(show_counts() if sys.argv[1:] == ["--counts"] else main(sys.argv[1:] == ["--check"]))

@@ -78,15 +78,15 @@ class Stepped(Scheme):
               "a rank that finds nothing": "sends one made-up index, which counts"}
 
     def select(self, t, acc):
-        picks = []
+        selected = []
         for r in range(self.P):
             part = (t + r) % self.P
             begin, end = self.ends[part - 1] if part else 0, self.ends[part]
-            picks.append(begin + at_least(acc[r][begin:end], self.delta))
-        return picks, [self.delta]
+            selected.append(begin + at_least(acc[r][begin:end], self.delta))
+        return selected, [self.delta]
 
-    def learn(self, t, acc, picks, union):
-        q = sum(len(p) for p in picks) / self.k
+    def learn(self, t, acc, selected, union):
+        q = sum(len(p) for p in selected) / self.k
         factor = 0.995
         if q > 1.1:
             factor = 1.005
@@ -108,7 +108,7 @@ class ExDyna(Stepped):
 
     mended = dict(Stepped.mended, **{
         "n < 32768": "blocks of no elements: the last part has all; here they may be shorter than 32",
-        "fewer picks than ranks": "divided by zero; here the average is at least 1"})
+        "fewer entries than ranks": "divided by zero; here the average is at least 1"})
 
     def __init__(self, case, seen):
         super().__init__(case, seen)
@@ -136,11 +136,11 @@ class ExDyna(Stepped):
         load[a] -= shift
         load[b] += shift
 
-    def learn(self, t, acc, picks, union):
-        super().learn(t, acc, picks, union)
+    def learn(self, t, acc, selected, union):
+        super().learn(t, acc, selected, union)
         load = [0] * self.P
         for r in range(self.P):
-            load[(t + r) % self.P] = len(picks[r])
+            load[(t + r) % self.P] = len(selected[r])
         found = sum(load)
         average, shift = max(int(found / self.P), 1), int(self.size * (found / self.n))
         for c in range(self.P - 1):
@@ -159,26 +159,26 @@ class OkTopk(Scheme):
 
     mended = {
         "k = int(n d)": "may be 0; here at least 1",
-        "picks without a limit": "here the 4 k largest of a rank",
-        "a threshold of zero": "fewer than k entries are not zero: all that are not are picked until the "
+        "selection without a limit": "here the 4 k largest of a rank",
+        "a threshold of zero": "fewer than k entries are not zero: all that are not are selected until the "
                                "threshold is found again; here the next step looks",
-        "fewer than k sums": "the smallest is the threshold, and none at all an error; here all survive, "
+        "fewer than k sums": "the smallest is the threshold, and none at all an error; here all are selected, "
                              "zeros too, and the next step looks",
         "k of the sums": "of those equal to the k-th largest some; here all",
         "indices as float32": "exact below 2^24 only",
-        "nothing over the k-th largest": "an error, always with k = 1; here what equals it is picked",
+        "nothing over the k-th largest": "an error, always with k = 1; here what equals it is selected",
     }
 
     def __init__(self, case, seen, mended=True):
         super().__init__(case, seen)
         self.mend = mended
-        self.deltas, self.cut = [0.0] * self.P, 0.0
+        self.deltas, self.sum_threshold = [0.0] * self.P, 0.0
         self.look = [True] * self.P  # Published: only t % 32 == 0.
         self.look_sums = True
         self.borders = [self.n * (r + 1) // self.P for r in range(self.P)]
 
     def raised(self, acc, delta):
-        """Before picks are taken, at most five times."""
+        """Before entries are selected, at most five times."""
         for _ in range(5):
             if len(over(acc, delta)) <= 4 * self.k // 3:
                 break
@@ -192,7 +192,7 @@ class OkTopk(Scheme):
             return float(np.partition(np.abs(acc), self.n - self.k)[self.n - self.k])
         return self.raised(acc, self.deltas[r])
 
-    def pick(self, acc, delta, looks):
+    def select_over(self, acc, delta, looks):
         found = over(acc, delta)
         if self.mend and looks and len(found) == 0 and delta > 0:
             found = at_least(acc, delta)
@@ -202,13 +202,13 @@ class OkTopk(Scheme):
         return kept, len(found)
 
     def select(self, t, acc):
-        self.t, used, picks = t, [], []
+        self.t, used, selected = t, [], []
         for r in range(self.P):
             looks = t % 32 == 0 or self.look[r]
             delta = self.threshold(t, r, acc[r])
-            kept, found = self.pick(acc[r], delta, looks)
+            kept, found = self.select_over(acc[r], delta, looks)
             used.append(delta)
-            picks.append(kept)
+            selected.append(kept)
             self.look[r] = delta == 0
             self.deltas[r] = delta
             if found < 2 * self.k / 3:
@@ -216,53 +216,53 @@ class OkTopk(Scheme):
                 self.seen.add("lowered")
             elif found > 5 * self.k / 4:
                 self.deltas[r] *= 1.012
-        return picks, used
+        return selected, used
 
-    def sums(self, acc, picks):
+    def sums(self, acc, selected):
         sums = np.zeros(self.n)
-        for a, p in zip(acc, picks):
+        for a, p in zip(acc, selected):
             sums[p] += a[p]
         return sums
 
-    def found(self, sums, picked):
+    def found(self, sums, sent):
         """In a step that looks: the k largest of the sums that are not zero, or all there are."""
         some = np.flatnonzero(sums)
         if self.mend and len(some) < self.k:
             self.look_sums = True
             self.seen.add("few")
-            return picked
+            return sent
         order = some[largest(np.abs(sums[some]), min(self.k, len(some)))]
         self.look_sums = False
-        self.cut = float(np.min(np.abs(sums[order])))
-        return np.flatnonzero(np.abs(sums) >= self.cut) if self.mend else order
+        self.sum_threshold = float(np.min(np.abs(sums[order])))
+        return np.flatnonzero(np.abs(sums) >= self.sum_threshold) if self.mend else order
 
     def kept(self, sums):
-        survivors = over(sums, self.cut)
-        if len(survivors) < 2 * self.k / 3:
-            self.cut /= 1.008
+        selected = over(sums, self.sum_threshold)
+        if len(selected) < 2 * self.k / 3:
+            self.sum_threshold /= 1.008
             self.seen.add("sums lowered")
-        elif len(survivors) > 4 * self.k / 3:
-            self.cut *= 1.008
+        elif len(selected) > 4 * self.k / 3:
+            self.sum_threshold *= 1.008
             self.seen.add("sums raised")
-        return survivors
+        return selected
 
-    def union(self, acc, picks):
-        sums = self.sums(acc, picks)
+    def union(self, acc, selected):
+        sums = self.sums(acc, selected)
         if self.t % 32 == 0 or self.look_sums:
-            return self.found(sums, np.unique(np.concatenate(picks)).astype(int))
+            return self.found(sums, np.unique(np.concatenate(selected)).astype(int))
         return self.kept(sums)
 
-    def give(self, acc, picks, union):
-        applied = self.sums(acc, picks)[union]
-        for a, p in zip(acc, picks):
+    def give(self, acc, selected, union):
+        applied = self.sums(acc, selected)[union]
+        for a, p in zip(acc, selected):
             a[np.intersect1d(p, union)] = 0
         return applied
 
-    def wish(self, picks, c):
-        return int(picks[len(picks) * c // self.P]) if len(picks) else self.n * c // self.P
+    def wish(self, selected, c):
+        return int(selected[len(selected) * c // self.P]) if len(selected) else self.n * c // self.P
 
-    def learn(self, t, acc, picks, union):
+    def learn(self, t, acc, selected, union):
         # Published: found every 64th step, and they hold in that step; here from the next one on. No
         # result depends on them.
-        wishes = [[self.wish(p, c) for c in range(1, self.P)] + [self.n] for p in picks]
+        wishes = [[self.wish(p, c) for c in range(1, self.P)] + [self.n] for p in selected]
         self.borders = [sum(ends) // self.P for ends in zip(*wishes)]

@@ -64,7 +64,7 @@ def exact_sum_of_squares(acc):
 
 
 class Scheme:
-    """select: one index array per rank, and what they cut at; learn: after the step."""
+    """select: one index array per rank, and their thresholds; learn: after the step."""
 
     def __init__(self, case, seen):
         self.case, self.seen = case, seen
@@ -72,24 +72,24 @@ class Scheme:
         self.k = max(1, math.floor(case["density"] * self.n))
         self.delta = case["threshold"] or 1 / (2 * math.sqrt(self.k))
 
-    def learn(self, t, acc, picks, union):
+    def learn(self, t, acc, selected, union):
         pass
 
     def common(self):
         """Taken by all ranks without being sent."""
         return np.array([], int)
 
-    def union(self, acc, picks):
-        return np.unique(np.concatenate(picks + [self.common()])).astype(int)
+    def union(self, acc, selected):
+        return np.unique(np.concatenate(selected + [self.common()])).astype(int)
 
-    def give(self, acc, picks, union):
+    def give(self, acc, selected, union):
         """Exchange union: everybody its own values at all of the union; what is applied. Where ranks
-        give their own picks alone (pairs, balanced-pairs) a preset has its own, as OkTopk."""
+        give their own entries alone (pairs, balanced-pairs) a preset has its own, as OkTopk."""
         applied = sum(a[union] for a in acc)
         for a in acc:
             a[union] = 0
         return applied
 
 
-def smallest(acc, picks):
-    return [float(np.min(np.abs(acc[r][p]))) if len(p) else 0.0 for r, p in enumerate(picks)]
+def smallest(acc, selected):
+    return [float(np.min(np.abs(acc[r][p]))) if len(p) else 0.0 for r, p in enumerate(selected)]

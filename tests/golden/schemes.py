@@ -12,8 +12,8 @@ class TopK(Scheme):
     """Every rank the k largest of its own."""
 
     def select(self, t, acc):
-        picks = [largest(np.abs(a), self.k) for a in acc]
-        return picks, smallest(acc, picks)
+        selected = [largest(np.abs(a), self.k) for a in acc]
+        return selected, smallest(acc, selected)
 
 
 class CLTK(Scheme):
@@ -21,9 +21,9 @@ class CLTK(Scheme):
 
     def select(self, t, acc):
         nothing = np.array([], int)
-        picks = [largest(np.abs(acc[r]), self.k) if r == t % self.P else nothing
+        selected = [largest(np.abs(acc[r]), self.k) if r == t % self.P else nothing
                  for r in range(self.P)]
-        return picks, smallest(acc, picks)
+        return selected, smallest(acc, selected)
 
 
 class Threshold(Scheme):
@@ -61,7 +61,7 @@ class DEFT(Scheme):
         budgets = [budgets_by_norm(self.k, [math.sqrt(exact_sum_of_squares(a[b:e]))
                                             for b, e in self.groups], self.lengths) for a in acc]
         bins = self.pack(budgets[t % self.P])
-        picks = [[np.array([], int)] for _ in acc]
+        selected = [[np.array([], int)] for _ in acc]
         self.whole = [np.array([], int)]
         for g, (begin, end) in enumerate(self.groups):
             if bins[g] is None:
@@ -70,9 +70,9 @@ class DEFT(Scheme):
                 continue
             r = (bins[g] - t) % self.P
             self.seen.add("piece" if end - begin not in self.case["segments"] else "layer")
-            picks[r].append(begin + largest(np.abs(acc[r][begin:end]), budgets[r][g]))
-        picks = [np.concatenate(p) for p in picks]
-        return picks, smallest(acc, picks)
+            selected[r].append(begin + largest(np.abs(acc[r][begin:end]), budgets[r][g]))
+        selected = [np.concatenate(p) for p in selected]
+        return selected, smallest(acc, selected)
 
     def common(self):
         return np.concatenate(self.whole)
@@ -111,38 +111,38 @@ class Tamis(Scheme):
         return int(np.sum((np.abs(acc) >= least[self.group_of])[own] & (acc[own] != 0)))
 
     def select(self, t, acc):
-        self.cuts, self.found, picks, before = [], 0, [], 0
+        self.min_keys, self.found, selected, before = [], 0, [], 0
         for r in range(self.P):
             own = np.flatnonzero(self.part_of == (t + r) % self.P)
-            share = self.k * (before + len(own)) // self.n - self.k * before // self.n
+            budget = self.k * (before + len(own)) // self.n - self.k * before // self.n
             before += len(own)
             keys = self.keys(acc[r])
-            picks.append(own[largest(keys[own], share)])
-            self.cuts.append(float(np.min(keys[picks[r]])) if share else 0.0)
+            selected.append(own[largest(keys[own], budget)])
+            self.min_keys.append(float(np.min(keys[selected[r]])) if budget else 0.0)
             self.found += self.candidates(acc[r], own) if self.primed else 0
-        return picks, list(self.cuts)
+        return selected, list(self.min_keys)
 
-    def fit(self, cut):
-        """Slope of the count, from the candidates between margin and cut."""
-        distance = cut - self.margin
+    def fit(self, key):
+        """Slope of the count, from the candidates between margin and smallest key."""
+        distance = key - self.margin
         if self.found == 0 or abs(distance) > 1:
             return
         count = math.log2((self.found + 0.5) / (self.k + 0.5))
         self.xx = 0.8 * self.xx + 0.2 * min(max(distance * distance, 1e-6), 1.0)
         self.xy = 0.8 * self.xy + 0.2 * distance * count
 
-    def shift(self, cut):
-        if abs(cut) > 0.6:
+    def shift(self, key):
+        if abs(key) > 0.6:
             self.seen.add("jump")
             self.drift = 0.0
-            return cut
+            return key
         self.seen.add("drift")
-        self.drift = 0.8 * self.drift + 0.15 * cut
-        return 0.7 * cut + self.drift
+        self.drift = 0.8 * self.drift + 0.15 * key
+        return 0.7 * key + self.drift
 
-    def level(self, g, shift, share, mean, picked, budget):
+    def level(self, g, shift, share, mean, size, budget):
         """Of a group: with all, and by what it was given of its budget; near a Laplacian's."""
-        if mean == 0 and picked == 0:
+        if mean == 0 and size == 0:
             self.seen.add("silent")
             return self.levels[g]
         ratio = max(self.lengths[g] / budget, 2.0)
@@ -150,36 +150,36 @@ class Tamis(Scheme):
         guess += math.log2(0.7071 * 0.69315 * math.log2(ratio))
         if not self.primed:
             return guess
-        miss = math.log2((share * picked + 2) / (budget + 2))
+        miss = math.log2((share * size + 2) / (budget + 2))
         level = self.levels[g] + shift + 0.5 * min(max(miss, -2.0), 2.0) / self.slope()
         self.seen.add("free" if abs(level - guess) <= 3 else "bounded")
         return min(max(level, guess - 3), guess + 3)
 
-    def learn(self, t, acc, picks, union):
-        cuts = [math.log2(cut) - self.used() for cut in self.cuts if cut > 0]
-        if not cuts:
+    def learn(self, t, acc, selected, union):
+        keys = [math.log2(key) - self.used() for key in self.min_keys if key > 0]
+        if not keys:
             return
-        cut = added(cuts) / len(cuts)
-        shift = cut
+        key = added(keys) / len(keys)
+        shift = key
         if self.primed:
-            short = added(c * c for c in cuts if c < 0) / len(cuts)
+            short = added(c * c for c in keys if c < 0) / len(keys)
             self.spread = 0.9 * self.spread + 0.1 * min(max(short, 1e-6), 0.1)
-            self.fit(cut)
-            shift = self.shift(cut)
+            self.fit(key)
+            shift = self.shift(key)
         self.set_levels(shift, acc, union)
         self.set_margin()
         self.primed = True
 
     def used(self):
-        """What cuts are over zero already: nothing, for keys are relative to the levels."""
+        """What the smallest keys are over zero already: nothing, for keys are relative to the levels."""
         return 0.0
 
     def set_levels(self, shift, acc, union):
         means = [mean_by_tree(exact_sum_of_squares(a[b:e]) for a in acc) for b, e in self.groups]
         budgets = budgets_by_norm(self.k, [math.sqrt(m) for m in means], self.lengths)
-        picked = np.bincount(self.group_of[union], minlength=len(self.groups))
+        sizes = np.bincount(self.group_of[union], minlength=len(self.groups))
         share = self.k / len(union)
-        self.levels = [self.level(g, shift, share, means[g], int(picked[g]), budgets[g])
+        self.levels = [self.level(g, shift, share, means[g], int(sizes[g]), budgets[g])
                        for g in range(len(self.groups))]
 
 

@@ -42,7 +42,7 @@ static const struct {
 
 enum { SCHEMES = sizeof schemes / sizeof schemes[0], VARIANTS = 6 };
 
-/* Whether picks travel, by any codec. */
+/* Whether selected entries travel, by any codec. */
 static bool is_packed(const char *scheme) {
     return strcmp(scheme, "dense") != 0 && strcmp(scheme, "oktopk") != 0;
 }
@@ -184,7 +184,7 @@ static uint64_t held_by(const side *s) {
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(s->reducer); i++) {
         tamis_bucket bucket = TAMIS_BUCKET_INIT;
         if (tamis_reducer_bucket_at(s->reducer, i, &bucket) == TAMIS_OK)
-            held += bucket.held;
+            held += bucket.residual_length;
     }
     return held;
 }
@@ -400,8 +400,7 @@ static uint64_t compare_counts(const side *a, const side *b) {
         failed(b, tamis_reducer_stats(b->reducer, &y), "statistics"))
         return UINT64_MAX;
     return differs(a, "steps", x.steps, y.steps) + differs(a, "selected", x.selected, y.selected) +
-           differs(a, "picked", x.picked, y.picked) +
-           differs(a, "picked_max", x.picked_max, y.picked_max) +
+           differs(a, "sent", x.sent, y.sent) + differs(a, "sent_max", x.sent_max, y.sent_max) +
            differs(a, "deferred", x.deferred, y.deferred) +
            differs(a, "nonfinite", x.nonfinite, y.nonfinite) +
            differs(a, "skipped", x.skipped, y.skipped);

@@ -6,7 +6,7 @@
  *
  *     accumulate   acc += scale * g, sums of squares, candidates of the own part
  *     collect      and the ordered list, sums per group
- *     cut          and exactly k of the list, ascending
+ *     select       and exactly k of the list, ascending
  *
  * Four gradients rotate: g[b] = x[b] - x[b-1], so acc runs through x[0], x[1], ... and every pass
  * finds the same number of candidates, 1.5 k of them. Between rounds, outside of the time, acc is
@@ -108,9 +108,9 @@ static tam_grid make_grid(size_t n, uint32_t parts) {
 
 /* -- rounds ----------------------------------------------------------------------------------- */
 
-typedef enum phases { ACCUMULATE, COLLECT, CUT, COPY } phases;
+typedef enum phases { ACCUMULATE, COLLECT, SELECT, COPY } phases;
 
-static const char *const phase_names[] = {"accumulate", "collect", "cut", "copy"};
+static const char *const phase_names[] = {"accumulate", "collect", "select", "copy"};
 
 typedef struct rounds {
     const data *d;
@@ -118,7 +118,7 @@ typedef struct rounds {
     phases phases;
     tam_cuda_accumulate job;
     const tam_cuda_source *sources; /* [BUFFERS] device memory */
-    tam_cuda_cut cut;
+    tam_cuda_select_job selection;
     cudaStream_t stream;
 } rounds;
 
@@ -126,13 +126,13 @@ static void enqueue(const rounds *r, int b) {
     tam_cuda_accumulate job = r->job;
     job.source = &r->sources[b];
     const tam_cuda_fresh fresh = {
-        .found = job.found, .select = r->cut.select, .picked = r->cut.picked};
+        .found = job.found, .select = r->selection.select, .selected = r->selection.selected};
     timing_try(tam_launch_reset(&fresh, r->stream), "reset");
     timing_try(tam_launch_accumulate(&job, r->stream), "accumulate");
     if (r->phases >= COLLECT)
         timing_try(tam_launch_collect(&job, r->stream), "collect");
-    if (r->phases >= CUT)
-        timing_try(tam_launch_cut(&r->cut, r->stream), "cut");
+    if (r->phases >= SELECT)
+        timing_try(tam_launch_select(&r->selection, r->stream), "select");
 }
 
 static void enqueue_copies(const rounds *r) {
@@ -188,21 +188,23 @@ static double time_us(const rounds *r) {
 
 static void report(const rounds *r, double density, uint32_t parts, double copy_gb_s) {
     tam_cuda_found found;
-    tam_cuda_picked picked;
+    tam_cuda_select_result selected;
     double us = time_us(r);
     uint32_t k = (uint32_t)(density * (double)r->d->n / parts);
     double bytes = (8.0 + (double)bench_type_bytes(r->d->type)) * (double)r->d->n;
     timing_try(cudaMemcpy(&found, r->job.found, sizeof found, cudaMemcpyDeviceToHost), "read");
-    timing_try(cudaMemcpy(&picked, r->cut.picked, sizeof picked, cudaMemcpyDeviceToHost), "read");
-    printf(
-        "{\"record\":\"pass\",\"n\":%zu,\"grad\":\"%s\",\"parts\":%u,\"density\":%g,"
-        "\"phases\":\"%s\",\"candidates\":%llu,\"picked\":%u,\"rescanned\":%u,\"bytes_moved\":%.0f,"
-        "\"copy_gb_s\":%.1f,\"copy_share\":%.4f,\"time_us\":{\"median\":%.2f}}\n",
-        r->d->n, r->d->type == TAMIS_DTYPE_FLOAT32 ? "fp32" : "bf16", parts, density,
-        phase_names[r->phases], (unsigned long long)found.total, picked.count, picked.rescanned,
-        bytes, copy_gb_s, 1e-3 * bytes / copy_gb_s / us, us);
-    if (r->phases == CUT && picked.count != k) {
-        fprintf(stderr, "gpu_pass: %u entries were cut, not %u\n", picked.count, k);
+    timing_try(
+        cudaMemcpy(&selected, r->selection.selected, sizeof selected, cudaMemcpyDeviceToHost),
+        "read");
+    printf("{\"record\":\"pass\",\"n\":%zu,\"grad\":\"%s\",\"parts\":%u,\"density\":%g,"
+           "\"phases\":\"%s\",\"candidates\":%llu,\"selected\":%u,\"rescanned\":%u,\"bytes_moved\":"
+           "%.0f,"
+           "\"copy_gb_s\":%.1f,\"copy_share\":%.4f,\"time_us\":{\"median\":%.2f}}\n",
+           r->d->n, r->d->type == TAMIS_DTYPE_FLOAT32 ? "fp32" : "bf16", parts, density,
+           phase_names[r->phases], (unsigned long long)found.total, selected.count,
+           selected.rescanned, bytes, copy_gb_s, 1e-3 * bytes / copy_gb_s / us, us);
+    if (r->phases == SELECT && selected.count != k) {
+        fprintf(stderr, "gpu_pass: %u entries were selected, not %u\n", selected.count, k);
         exit(1);
     }
 }
@@ -233,10 +235,10 @@ static void run_density(const data *d, const tam_cuda_device *device, double den
         .chunk_sums = device->chunk_sums,
         .group_sums = device->group_sums,
     };
-    r.cut = (tam_cuda_cut){
+    r.selection = (tam_cuda_select_job){
         .grid = device->grid,
         .acc = d->acc,
-        .kind = TAM_CUT_TOTAL,
+        .kind = TAM_SELECT_TOTAL,
         .end_chunk = device->grid.nchunks,
         .params = params_there,
         .thresholds = thresholds_there,
@@ -244,13 +246,13 @@ static void run_density(const data *d, const tam_cuda_device *device, double den
         .found = device->found,
         .select = device->select,
         .indices = timing_alloc(((size_t)k + 1) * sizeof(uint32_t)),
-        .picked = device->picked,
+        .selected = device->selected,
     };
     timing_try(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking), "stream");
-    for (r.phases = ACCUMULATE; r.phases <= CUT; r.phases++)
+    for (r.phases = ACCUMULATE; r.phases <= SELECT; r.phases++)
         report(&r, density, parts, copy_gb_s);
     timing_try(cudaStreamDestroy(r.stream), "stream");
-    cudaFree(r.cut.indices);
+    cudaFree(r.selection.indices);
     cudaFree(thresholds_there);
     cudaFree((void *)r.sources);
     cudaFree(params_there);

@@ -62,7 +62,7 @@ may_include lib/energy/meter/ 'lib/(base|energy)/'
 may_include kernels/ '(lib|kernels)/'
 may_include collectives/coll/ '(lib|collectives/coll)/'
 may_include collectives/transport/ '(lib|collectives/(coll|transport))/'
-may_include collectives/exchange/ "(lib|collectives/exchange)/|collectives/transport/team\.h"
+may_include collectives/exchange/ "(lib|collectives/exchange)/|collectives/transport/subcomm\.h"
 may_include collectives/reducer/ '(lib|kernels|collectives/(transport|exchange|reducer))/'
 may_include collectives/state/ '(lib|collectives/(transport|reducer|state))/'
 may_include collectives/local/ '(lib|collectives/(transport|reducer|local))/'

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Over MPI, nodes of several ranks: one rank sleeps longer than the deadline. The others come back
- * in time, whether they wait for it in its node, in its column, or for one that does; what was
- * given lies in the gradient still or in the residual of the slice; states can be saved, and all
- * can go.
+ * in time, whether they wait for it in its node, in its inter-node group, or for one that does;
+ * what was given lies in the gradient still or in the residual of the shard; states can be saved,
+ * and all can go.
  *
  * test: waits
  */

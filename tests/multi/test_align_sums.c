@@ -150,7 +150,8 @@ static void go_back(test_rank *self) {
     tamis_reducer_destroy(r);
 }
 
-/* Where each rank gives only its own picks, it does not have what was dropped from the others'. */
+/* Where each rank gives only its own entries, it does not have what was dropped from the
+ * others'. */
 static void refuse_to_go_back(test_rank *self) {
     tamis_reducer *r = NULL;
     saved first = {0};
@@ -181,7 +182,7 @@ static void run(const align_case *c) {
     ranks_run(2, 0, go_back, &own);
 }
 
-static void what_is_given_back_is_what_was_given(void **state) {
+static void what_is_added_back_is_what_was_sent(void **state) {
     static const char *const schemes[] = {"tamis", "deft", "micro", "all+global+exact+union"};
     static const tamis_value_codec value_codecs[] = {TAMIS_VALUE_FLOAT32, TAMIS_VALUE_BFLOAT16};
     (void)state;
@@ -204,7 +205,7 @@ static void what_has_no_room_is_counted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_given_back_is_what_was_given),
+        cmocka_unit_test(what_is_added_back_is_what_was_sent),
         cmocka_unit_test(what_is_given_back_has_decayed_once),
         cmocka_unit_test(what_was_dropped_from_others_cannot_be_given_back),
         cmocka_unit_test(what_has_no_room_is_counted),

@@ -108,7 +108,7 @@ static void change_and_resume(test_rank *self) {
     RANK_OK(self, tamis_reducer_load(second, path));
     run_steps(self, second, 7, 14, &got);
     RANK_CHECK(self, got == expected, "the resumed run has other bits");
-    config.share = TAMIS_SHARE_LENGTH;
+    config.bucket_budget = TAMIS_BUCKET_BUDGET_LENGTH;
     tamis_reducer_destroy(second);
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &second));
     RANK_STATUS(self, TAMIS_E_FORMAT, tamis_reducer_load(second, path));

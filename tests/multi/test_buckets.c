@@ -61,7 +61,7 @@ static void test_all_schemes_keep_all_rules_in_buckets(void **state) {
             trial what = trial_usual(scheme.name, ranks_of[(s + i) % COUNT(ranks_of)], sizes[i],
                                      densities[(s + i) % COUNT(densities)]);
             what.bucket_length = sizes[i] / 5 + 1;
-            what.share = s % 3 == 0 ? TAMIS_SHARE_LENGTH : TAMIS_SHARE_NORM;
+            what.bucket_budget = s % 3 == 0 ? TAMIS_BUCKET_BUDGET_LENGTH : TAMIS_BUCKET_BUDGET_NORM;
             try_orders(&scheme, what);
         }
 }
@@ -116,8 +116,8 @@ static void test_a_thousand_orders_of_readiness_give_the_same_bits(void **state)
 
 enum { SEGMENTS = 6, LENGTH = 500, N = SEGMENTS * LENGTH };
 
-/* The sum of targets is k in every step, and shares follow the norms within their bounds. */
-static void share(test_rank *self) {
+/* The sum of targets is k in every step, and budgets follow the norms within their bounds. */
+static void check_budgets(test_rank *self) {
     tamis_reducer *r = NULL;
     tamis_reducer_config config = data_even_config(LENGTH);
     float grad[N];
@@ -148,15 +148,15 @@ static void share(test_rank *self) {
     }
     uint64_t even = N / 20 / SEGMENTS, most = even + even / 10; /* of all but the quiet one */
     RANK_CHECK(self, first[0] == most && first[5] == N / 20 - (SEGMENTS - 1) * most,
-               "shares %llu and %llu do not reach their bounds", (unsigned long long)first[0],
+               "budgets %llu and %llu do not reach their bounds", (unsigned long long)first[0],
                (unsigned long long)first[5]);
     tamis_reducer_destroy(r);
 }
 
-static void test_shares_follow_norms_and_sum_to_k(void **state) {
+static void test_budgets_follow_norms_and_sum_to_k(void **state) {
     (void)state;
-    test_context("shares");
-    ranks_run(3, 0, share, NULL);
+    test_context("budgets");
+    ranks_run(3, 0, check_budgets, NULL);
 }
 
 /* NaN in the bucket that is exchanged last, after all others. */
@@ -384,7 +384,7 @@ static void listen(test_rank *self) {
     for (uint32_t b = 0; b < SEGMENTS; b++)
         RANK_CHECK(self,
                    h.count[TAMIS_PHASE_ACCUMULATE][b] == STEPS &&
-                       h.count[TAMIS_PHASE_CUT][b] == STEPS &&
+                       h.count[TAMIS_PHASE_SELECT][b] == STEPS &&
                        h.count[TAMIS_PHASE_EXCHANGE][b] == STEPS,
                    "bucket %u: phases are missing", b);
     RANK_CHECK(self, h.count[TAMIS_PHASE_APPLY][SEGMENTS] == STEPS, "apply is missing");
@@ -405,7 +405,7 @@ int main(void) {
         cmocka_unit_test(test_presets_keep_all_rules_in_buckets),
         cmocka_unit_test(test_planned_buckets_are_planned_without_traps),
         cmocka_unit_test(test_a_thousand_orders_of_readiness_give_the_same_bits),
-        cmocka_unit_test(test_shares_follow_norms_and_sum_to_k),
+        cmocka_unit_test(test_budgets_follow_norms_and_sum_to_k),
         cmocka_unit_test(test_nan_in_one_bucket_applies_nothing_of_any),
         cmocka_unit_test(test_wrong_calls_have_no_effect),
         cmocka_unit_test(test_gradients_that_overlap_are_refused_one_by_one),

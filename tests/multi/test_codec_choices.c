@@ -17,15 +17,15 @@ enum { RANKS = 4 };
 
 /* -- rows ------------------------------------------------------------------------------------- */
 
-enum { ROWS = 1000, SHARES = 10, ROWS_LENGTH_MOST = 3 };
+enum { ROWS = 1000, PARTS = 10, ROWS_LENGTH_MOST = 3 };
 
 typedef struct rows_case {
     tamis_index_codec index_codec;
     const char *scheme;
     uint32_t length; /* of a row */
     /* by the ranks */
-    size_t count[SHARES];
-    uint64_t hash[SHARES];
+    size_t count[PARTS];
+    uint64_t hash[PARTS];
 } rows_case;
 
 static tamis_status make_rows(tamis_comm *comm, const rows_case *c, tamis_reducer **out) {
@@ -51,8 +51,8 @@ static void run_rows(test_rank *self) {
     static _Thread_local float grad[ROWS * ROWS_LENGTH_MOST];
     const tamis_step step = data_step(grad);
     RANK_OK(self, make_rows(self->comm, c, &reducer));
-    for (uint32_t s = 0; s < SHARES; s++) {
-        size_t n = (size_t)ROWS * c->length, touched = s * n / SHARES;
+    for (uint32_t s = 0; s < PARTS; s++) {
+        size_t n = (size_t)ROWS * c->length, touched = s * n / PARTS;
         for (size_t i = 0; i < n; i++)
             grad[i] = i < touched ? (float)(1 + (i + self->id) % 9) : 0.0f;
         RANK_OK(self, tamis_reducer_start(reducer, &step));
@@ -79,13 +79,13 @@ static void codecs_do_not_choose_which_rows_are_summed(void **state) {
                 test_context("%s, rows of %u, index codec %d", c.scheme, length, (int)f);
                 ranks_run(RANKS, 0, run_rows, &c);
                 first = f == TAMIS_INDEX_AUTO ? c : first;
-                for (uint32_t step = 0; step < SHARES; step++)
+                for (uint32_t step = 0; step < PARTS; step++)
                     if (c.count[step] != first.count[step] || c.hash[step] != first.hash[step])
                         fail_msg("[%s] step %u: %zu entries, %zu with index codec auto, or others",
                                  test_context_text(), step, c.count[step], first.count[step]);
             }
-            assert_true(first.count[1] < (size_t)ROWS * length);           /* a list, */
-            assert_true(first.count[SHARES - 1] == (size_t)ROWS * length); /* and all of them */
+            assert_true(first.count[1] < (size_t)ROWS * length);          /* a list, */
+            assert_true(first.count[PARTS - 1] == (size_t)ROWS * length); /* and all of them */
         }
 }
 

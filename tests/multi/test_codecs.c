@@ -134,7 +134,7 @@ static void run_size(test_rank *self) {
 }
 
 /* Two ranks: each sends the other a packet, the other's part of the values, and its own part of the
- * sums. The packet holds the larger share of k, 1311. */
+ * sums. The packet holds the larger budget, 1311. */
 static void test_a_step_sends_the_bytes_that_its_codecs_take(void **state) {
     static size_case sizes[] = {
         {TAMIS_INDEX_U32, TAMIS_VALUE_FLOAT32, TAMIS_VALUE_FLOAT32, "u32", 4 * 1311},
@@ -278,8 +278,8 @@ typedef struct spoil_case {
     tamis_status status[RANKS];
     uint64_t hash[RANKS];
     uint64_t bytes; /* sent in a good step */
-    uint32_t picks[SHORT];
-    size_t npicks; /* of all ranks */
+    uint32_t selects[SHORT];
+    size_t nselected; /* of all ranks */
 } spoil_case;
 
 static void run_spoilt(test_rank *self) {
@@ -302,8 +302,8 @@ static void run_spoilt(test_rank *self) {
         c->bytes = stats.wire_bytes;
     if (self->id == 0 && !c->spoil) {
         RANK_OK(self, tamis_reducer_result(reducer, &result));
-        memcpy(c->picks, result.indices, result.count * sizeof c->picks[0]);
-        c->npicks = result.count;
+        memcpy(c->selects, result.indices, result.count * sizeof c->selects[0]);
+        c->nselected = result.count;
     }
     tamis_reducer_destroy(reducer);
 }
@@ -349,7 +349,7 @@ static void spoil_all(const trial *what, uint64_t nth, size_t header, size_t byt
 static size_t list_of(tamis_index_codec index_codec, const spoil_case *c) {
     const tam_index_codec *codec = tam_index_codec_of(index_codec);
     unsigned char list[8 * SHORT];
-    return codec->encode ? codec->encode(c->picks, c->npicks, SHORT, list) : 4 * c->npicks;
+    return codec->encode ? codec->encode(c->selects, c->nselected, SHORT, list) : 4 * c->nselected;
 }
 
 /* A list of one rank goes out in pieces, one for each rank: the header of this one, and its piece,
@@ -357,7 +357,7 @@ static size_t list_of(tamis_index_codec index_codec, const spoil_case *c) {
 static void spoil_led(const trial *what) {
     spoil_case good = {.what = *what};
     ranks_run(RANKS, 0, run_spoilt, &good);
-    uint64_t most = tam_index_codec_of(what->index_codec)->bytes(SHORT, good.npicks);
+    uint64_t most = tam_index_codec_of(what->index_codec)->bytes(SHORT, good.nselected);
     size_t piece = tam_header_round((tam_header_round((size_t)most) + RANKS - 1) / RANKS);
     size_t used = list_of(what->index_codec, &good), end = (BAD_RANK + 1) * piece;
     size_t free_bytes = used < end - piece ? piece : used < end ? end - used : 0;

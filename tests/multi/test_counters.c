@@ -139,7 +139,7 @@ static void check_same(const run_case *a, uint32_t rank, const run_case *b) {
     }
 }
 
-/* Every rank that picks counts its own; dense buckets count sums. */
+/* Every rank that selects counts its own; dense buckets count sums. */
 static void check_bad(const run_case *c) {
     bool drops = c->nonfinite == TAMIS_NONFINITE_DROP,
          tells = c->nonfinite == TAMIS_NONFINITE_ERROR;

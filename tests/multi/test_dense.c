@@ -235,9 +235,9 @@ static void disagree(test_rank *self) {
     void *arg = self->comm->self;
     tam_call call = {.deadline_ns = tam_clock_ns() + self->comm->timeout_ns,
                      .poison = &self->comm->poison};
-    size_t count = self->id == 1 ? 20 : 10, room = RANKS * 20 * sizeof(float);
+    size_t count = self->id == 1 ? 20 : 10, capacity = RANKS * 20 * sizeof(float);
     float *values = calloc(count, sizeof *values);
-    float *recv = malloc(room);
+    float *recv = malloc(capacity);
     tamis_status status = what == SUM
                               ? t->allreduce_sum(arg, values, count, &call)
                               : t->allgather(arg, values, count * sizeof *values, recv, &call);

@@ -20,22 +20,22 @@
 #include <cmocka.h>
 
 static meters world;
-static tam_ledger *ledgers[METERS_RANKS];
+static tam_registry *registries[METERS_RANKS];
 
-static void open_ledgers(uint64_t seed) {
+static void open_registries(uint64_t seed) {
     meters_begin(&world, seed);
     for (uint32_t r = 0; r < METERS_RANKS; r++)
-        assert_int_equal(tam_ledger_open(meters_show(&world, r, NULL), &ledgers[r]), TAMIS_OK);
+        assert_int_equal(tam_registry_open(meters_show(&world, r, NULL), &registries[r]), TAMIS_OK);
 }
 
-static void close_ledgers(void) {
+static void close_registries(void) {
     for (uint32_t r = 0; r < METERS_RANKS; r++)
-        tam_ledger_close(ledgers[r]);
+        tam_registry_close(registries[r]);
 }
 
-static tamis_energy_totals totals_of(const tam_ledger *ledger) {
+static tamis_energy_totals totals_of(const tam_registry *registry) {
     tamis_energy_totals totals;
-    tam_ledger_totals(ledger, &totals);
+    tam_registry_totals(registry, &totals);
     return totals;
 }
 
@@ -47,12 +47,12 @@ static tam_energy_run run_of(uint32_t id) {
 
 static tamis_status report(tamis_comm *comm, uint32_t id) {
     tam_energy_run run = run_of(id);
-    meters_show(&world, id, ledgers[id]->shown);
-    return tam_report_gather(comm, &run, ledgers[id], TAMIS_OK);
+    meters_show(&world, id, registries[id]->shown);
+    return tam_report_gather(comm, &run, registries[id], TAMIS_OK);
 }
 
 static bool same_sums(uint32_t a, uint32_t b) {
-    return memcmp(&ledgers[a]->sums, &ledgers[b]->sums, sizeof(tam_energy_sums)) == 0;
+    return memcmp(&registries[a]->sums, &registries[b]->sums, sizeof(tam_energy_sums)) == 0;
 }
 
 /* -- many ranks, each a thread ---------------------------------------------------------------- */
@@ -107,36 +107,36 @@ static void sixty_four_ranks_on_four_nodes_count_exactly(void **state) {
     (void)state;
     const uint64_t reports = 50 / test_stride(5);
     tamis_comm *comms[METERS_RANKS];
-    open_ledgers(1);
+    open_registries(1);
     open_comms(METERS_RANKS, comms);
     world.ranks[16].denied_rapl = true;
     for (uint64_t i = 0; i < reports; i++) {
         advance(i);
         report_all(comms, 0);
-        tamis_energy_totals totals = totals_of(ledgers[i]);
+        tamis_energy_totals totals = totals_of(registries[i]);
         assert_int_equal(totals.uj, meters_truth_of_all(&world));
         assert_string_equal(totals.missing, "");
     }
-    tamis_energy_totals totals = totals_of(ledgers[0]);
+    tamis_energy_totals totals = totals_of(registries[0]);
     assert_int_equal(totals.steps, 10);
     assert_int_equal(totals.wire_bytes, 64000);
     assert_true(totals.seconds == (double)1000000063 * 1e-9);
-    assert_int_equal(ledgers[0]->sums.reports, reports);
-    assert_int_equal(ledgers[0]->run.exposure_ns[0], 64 * 7);
+    assert_int_equal(registries[0]->sums.reports, reports);
+    assert_int_equal(registries[0]->run.exposure_ns[0], 64 * 7);
     close_comms(METERS_RANKS, comms);
-    close_ledgers();
+    close_registries();
 }
 
 static void over_a_smaller_communicator_the_count_goes_on(void **state) {
     (void)state;
     tamis_comm *comms[METERS_RANKS];
-    open_ledgers(2);
+    open_registries(2);
     for (uint32_t first = 0; first < 4; first++) { /* rank 0 dies, and again rank 0 */
         open_comms(METERS_RANKS - first, comms);
         for (int i = 0; i < 3; i++) {
             advance(first * 3 + (uint64_t)i);
             report_all(comms, first);
-            assert_int_equal(totals_of(ledgers[63]).uj, meters_truth_of_all(&world));
+            assert_int_equal(totals_of(registries[63]).uj, meters_truth_of_all(&world));
         }
         close_comms(METERS_RANKS - first, comms);
     }
@@ -144,18 +144,18 @@ static void over_a_smaller_communicator_the_count_goes_on(void **state) {
     open_comms(48, comms); /* all of node 0 */
     advance(3);
     report_all(comms, 16);
-    assert_int_equal(totals_of(ledgers[63]).uj,
+    assert_int_equal(totals_of(registries[63]).uj,
                      meters_truth_of_all(&world) - meters_truth(&world, 0) + dead_uj);
     close_comms(48, comms);
-    close_ledgers();
+    close_registries();
 }
 
-/* -- ledgers that differ ---------------------------------------------------------------------- */
+/* -- registries that differ ------------------------------------------------------------------- */
 
 static void ranks_that_missed_a_report_take_over_what_others_know(void **state) {
     (void)state;
     tamis_comm *comms[METERS_RANKS];
-    open_ledgers(3);
+    open_registries(3);
     open_comms(METERS_RANKS - 10, comms); /* ten ranks join later */
     for (int i = 0; i < 3; i++) {
         advance(1);
@@ -171,15 +171,15 @@ static void ranks_that_missed_a_report_take_over_what_others_know(void **state) 
     uint64_t unseen_uj =
         meters_find(&world, 0, "gpu-0")->true_uj + meters_find(&world, 0, "gpu-1")->true_uj;
     for (int i = 0; i < 3; i++) {
-        tamis_energy_totals totals = totals_of(ledgers[2]);
+        tamis_energy_totals totals = totals_of(registries[2]);
         assert_int_equal(totals.uj, meters_truth_of_all(&world) - unseen_uj);
-        assert_int_equal(ledgers[2]->sums.reports, 4 + i);
+        assert_int_equal(registries[2]->sums.reports, 4 + i);
         assert_non_null(strstr(totals.missing, "gains left out so far: 2"));
         advance(1);
         report_all(comms, 0);
     }
     close_comms(METERS_RANKS, comms);
-    close_ledgers();
+    close_registries();
 }
 
 /* In the gain of gpu-0, as rank 0 shows it. */
@@ -208,10 +208,10 @@ static void run_damaged(test_rank *self) {
 
 static void sums_that_have_come_apart_are_one_again_at_the_next_report(void **state) {
     (void)state;
-    open_ledgers(4);
+    open_registries(4);
     test_context("rank 2 receives a wrong bit");
     ranks_run(4, 0, run_damaged, NULL);
-    close_ledgers();
+    close_registries();
 }
 
 /* -- ranks that see nothing, and calls that are wrong ----------------------------------------- */
@@ -222,36 +222,36 @@ static void run_uneven(test_rank *self) {
         if (self->id == 0)
             advance(1);
         rank_barrier(self);
-        tam_ledger *l = ledgers[self->id];
+        tam_registry *l = registries[self->id];
         uint32_t n = l->n;
         if (self->id == 0)
             l->n = 0;
         RANK_OK(self, report(self->comm, self->id));
         l->n = n;
     }
-    RANK_CHECK(self, ledgers[self->id]->sums.ndomains == 6, "%u domains",
-               ledgers[self->id]->sums.ndomains);
-    RANK_CHECK(self, totals_of(ledgers[self->id]).known, "nothing is known");
+    RANK_CHECK(self, registries[self->id]->sums.ndomains == 6, "%u domains",
+               registries[self->id]->sums.ndomains);
+    RANK_CHECK(self, totals_of(registries[self->id]).known, "nothing is known");
 }
 
 static void run_nothing(test_rank *self) {
     tam_energy_run run = run_of(self->id);
-    tam_ledger *ledger;
-    RANK_OK(self, tam_ledger_open(0, &ledger));
-    RANK_OK(self, tam_report_gather(self->comm, &run, ledger, TAMIS_OK));
-    tamis_energy_totals totals = totals_of(ledger);
+    tam_registry *registry;
+    RANK_OK(self, tam_registry_open(0, &registry));
+    RANK_OK(self, tam_report_gather(self->comm, &run, registry, TAMIS_OK));
+    tamis_energy_totals totals = totals_of(registry);
     RANK_CHECK(self, !totals.known && totals.missing[0], "something is known");
-    tam_ledger_close(ledger);
+    tam_registry_close(registry);
 }
 
 static void a_rank_or_all_without_domains_are_normal(void **state) {
     (void)state;
-    open_ledgers(5);
+    open_registries(5);
     test_context("rank 0 sees nothing");
     ranks_run(3, 0, run_uneven, NULL);
     test_context("nobody sees anything");
     ranks_run(3, 0, run_nothing, NULL);
-    close_ledgers();
+    close_registries();
 }
 
 typedef struct wrong {
@@ -262,10 +262,10 @@ typedef struct wrong {
 
 static tamis_status with_too_many(tamis_comm *comm, uint32_t id) {
     tam_energy_run run = run_of(id);
-    uint32_t n = ledgers[id]->n;
-    ledgers[id]->n = UINT32_MAX;
-    tamis_status status = tam_report_gather(comm, &run, ledgers[id], TAMIS_OK);
-    ledgers[id]->n = n;
+    uint32_t n = registries[id]->n;
+    registries[id]->n = UINT32_MAX;
+    tamis_status status = tam_report_gather(comm, &run, registries[id], TAMIS_OK);
+    registries[id]->n = n;
     return status;
 }
 
@@ -299,7 +299,7 @@ static const wrong wrongs[] = {
 static void run_wrong(test_rank *self) {
     const wrong *w = self->shared;
     RANK_OK(self, report(self->comm, self->id));
-    tam_energy_sums before = ledgers[self->id]->sums;
+    tam_energy_sums before = registries[self->id]->sums;
     if (self->id == 1)
         RANK_STATUS(self, w->status, w->call(self->comm, 1));
     else
@@ -308,26 +308,26 @@ static void run_wrong(test_rank *self) {
                tamis_last_error(), w->words);
     RANK_CHECK(self, self->id == 1 || has_word(tamis_last_error(), "rank 1"), "\"%s\"",
                tamis_last_error());
-    RANK_CHECK(self, memcmp(&before, &ledgers[self->id]->sums, sizeof before) == 0,
+    RANK_CHECK(self, memcmp(&before, &registries[self->id]->sums, sizeof before) == 0,
                "the sums have changed");
     rank_barrier(self);
     if (self->id == 0)
         advance(1);
     rank_barrier(self);
     RANK_OK(self, report(self->comm, self->id));
-    RANK_CHECK(self, ledgers[self->id]->sums.uj == truth_of_first_ranks(), "it counts %lld uJ",
-               (long long)ledgers[self->id]->sums.uj);
+    RANK_CHECK(self, registries[self->id]->sums.uj == truth_of_first_ranks(), "it counts %lld uJ",
+               (long long)registries[self->id]->sums.uj);
 }
 
 static void a_wrong_call_has_no_effect_and_all_ranks_hear_of_it(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof wrongs / sizeof wrongs[0]; i++) {
         wrong w = wrongs[i];
-        open_ledgers(6);
+        open_registries(6);
         advance(1);
         test_context("%s", w.words);
         ranks_run(3, 0, run_wrong, &w);
-        close_ledgers();
+        close_registries();
     }
 }
 
@@ -336,7 +336,7 @@ static void a_wrong_call_has_no_effect_and_all_ranks_hear_of_it(void **state) {
 static void run_absent(test_rank *self) {
     RANK_OK(self, report(self->comm, self->id));
     uint64_t before_ms = now_ms();
-    tam_energy_sums before = ledgers[self->id]->sums;
+    tam_energy_sums before = registries[self->id]->sums;
     rank_barrier(self);
     test_deadline(self->comm, test_short_ms());
     if (self->id == 1)
@@ -345,14 +345,14 @@ static void run_absent(test_rank *self) {
     RANK_STATUS(self, TAMIS_E_TIMEOUT, report(self->comm, self->id));
     RANK_CHECK(self, now_ms() - before_ms < test_short_ms() + test_grace_ms(), "it took %llu ms",
                (unsigned long long)(now_ms() - before_ms));
-    RANK_CHECK(self, memcmp(&before, &ledgers[self->id]->sums, sizeof before) == 0,
+    RANK_CHECK(self, memcmp(&before, &registries[self->id]->sums, sizeof before) == 0,
                "the sums have changed");
 }
 
 static void an_absent_rank_is_waited_for_until_the_deadline(void **state) {
     (void)state;
     tamis_comm *comms[3];
-    open_ledgers(7);
+    open_registries(7);
     advance(1);
     test_context("rank 1 does not report");
     ranks_run(3, 0, run_absent, NULL);
@@ -360,33 +360,33 @@ static void an_absent_rank_is_waited_for_until_the_deadline(void **state) {
     assert_int_equal(tamis_comm_create_local(1, &config, comms), TAMIS_OK);
     advance(1);
     assert_int_equal(report(comms[0], 2), TAMIS_OK);
-    assert_int_equal(ledgers[2]->sums.uj, truth_of_first_ranks());
+    assert_int_equal(registries[2]->sums.uj, truth_of_first_ranks());
     tamis_comm_destroy(comms[0]);
-    close_ledgers();
+    close_registries();
 }
 
 static void run_silent(test_rank *self) {
     const uint64_t *nth = self->shared;
     RANK_OK(self, report(self->comm, self->id)); /* allocates room for boards and entries */
     RANK_OK(self, report(self->comm, self->id));
-    tam_energy_sums before = ledgers[self->id]->sums;
+    tam_energy_sums before = registries[self->id]->sums;
     rank_barrier(self);
     if (self->id == 0)
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_SILENT, *nth, 0));
     rank_barrier(self);
     test_deadline(self->comm, test_short_ms());
     RANK_STATUS(self, TAMIS_E_TIMEOUT, report(self->comm, self->id));
-    RANK_CHECK(self, memcmp(&before, &ledgers[self->id]->sums, sizeof before) == 0,
+    RANK_CHECK(self, memcmp(&before, &registries[self->id]->sums, sizeof before) == 0,
                "the sums have changed");
 }
 
-static void a_rank_that_falls_silent_amid_a_report_changes_no_ledger(void **state) {
+static void a_rank_that_falls_silent_amid_a_report_changes_no_registry(void **state) {
     (void)state;
     for (uint64_t nth = 0; nth < 2; nth++) {
-        open_ledgers(8);
+        open_registries(8);
         test_context("rank 0 falls silent at all-gather %d", (int)nth);
         ranks_run(3, 0, run_silent, &nth);
-        close_ledgers();
+        close_registries();
     }
 }
 
@@ -399,7 +399,7 @@ static void a_report_without_memory_leaks_nothing_and_counts_later(void **state)
     meters_begin(&world, 9);
     advance(1);
     uint64_t live = tam_alloc_live();
-    assert_int_equal(tam_ledger_open(meters_show(&world, 0, NULL), &ledgers[0]), TAMIS_OK);
+    assert_int_equal(tam_registry_open(meters_show(&world, 0, NULL), &registries[0]), TAMIS_OK);
     long budget = 0;
     for (; budget < 20; budget++) {
         tam_alloc_budget(budget);
@@ -408,16 +408,16 @@ static void a_report_without_memory_leaks_nothing_and_counts_later(void **state)
         if (status == TAMIS_OK)
             break;
         assert_int_equal(status, TAMIS_E_NOMEM);
-        assert_int_equal(ledgers[0]->sums.reports, 0);
+        assert_int_equal(registries[0]->sums.reports, 0);
         assert_int_equal(tamis_comm_status(comm), TAMIS_OK);
     }
     assert_in_range(budget, 1, 19);
-    assert_int_equal(ledgers[0]->sums.uj, truth_of_first_ranks());
+    assert_int_equal(registries[0]->sums.uj, truth_of_first_ranks());
     assert_int_equal(report(comm, 0), TAMIS_OK);
     uint64_t made = tam_alloc_made();
     assert_int_equal(report(comm, 0), TAMIS_OK);
     assert_int_equal(tam_alloc_made(), made);
-    tam_ledger_close(ledgers[0]);
+    tam_registry_close(registries[0]);
     assert_int_equal(tam_alloc_live(), live);
     close_comms(1, &comm);
 }
@@ -435,28 +435,28 @@ static void run_short(test_rank *self) {
     rank_barrier(self);
     RANK_CHECK(self, status == TAMIS_OK || status == TAMIS_E_NOMEM, "it gave %s: %s",
                tamis_status_name(status), tamis_last_error());
-    uint64_t reports = ledgers[self->id]->sums.reports;
+    uint64_t reports = registries[self->id]->sums.reports;
     RANK_CHECK(self, reports == (status == TAMIS_OK ? 1 : 0), "%llu reports",
                (unsigned long long)reports);
     RANK_OK(self, report(self->comm, self->id));
     rank_barrier(self);
     RANK_CHECK(self, same_sums(self->id, 0), "other sums");
-    RANK_CHECK(self, ledgers[self->id]->sums.reports == reports + 1, "they do not fail alike");
+    RANK_CHECK(self, registries[self->id]->sums.reports == reports + 1, "they do not fail alike");
     rank_barrier(self);
 }
 
 static void where_one_rank_has_no_memory_none_reports(void **state) {
     (void)state;
     for (long budget = 0; budget < 18; budget++) {
-        open_ledgers(10);
+        open_registries(10);
         test_context("%ld allocations", budget);
         ranks_run(3, 0, run_short, &budget);
-        close_ledgers();
+        close_registries();
     }
 }
 
 static void run_lacking(test_rank *self) {
-    tam_ledger *l = ledgers[self->id];
+    tam_registry *l = registries[self->id];
     uint32_t n = l->n;
     rank_barrier(self);
     if (self->id == 0) {
@@ -477,15 +477,15 @@ static void run_lacking(test_rank *self) {
 
 static void a_rank_without_memory_for_those_of_others_loses_the_comm(void **state) {
     (void)state;
-    open_ledgers(11);
+    open_registries(11);
     advance(1);
     ranks_run(3, 0, run_lacking, NULL);
     tamis_comm *comms[METERS_RANKS];
     open_comms(METERS_RANKS, comms);
     report_all(comms, 0);
-    assert_int_equal(totals_of(ledgers[0]).uj, meters_truth_of_all(&world));
+    assert_int_equal(totals_of(registries[0]).uj, meters_truth_of_all(&world));
     close_comms(METERS_RANKS, comms);
-    close_ledgers();
+    close_registries();
 }
 
 int main(void) {
@@ -497,7 +497,7 @@ int main(void) {
         cmocka_unit_test(a_rank_or_all_without_domains_are_normal),
         cmocka_unit_test(a_wrong_call_has_no_effect_and_all_ranks_hear_of_it),
         cmocka_unit_test(an_absent_rank_is_waited_for_until_the_deadline),
-        cmocka_unit_test(a_rank_that_falls_silent_amid_a_report_changes_no_ledger),
+        cmocka_unit_test(a_rank_that_falls_silent_amid_a_report_changes_no_registry),
         cmocka_unit_test(a_report_without_memory_leaks_nothing_and_counts_later),
         cmocka_unit_test(where_one_rank_has_no_memory_none_reports),
         cmocka_unit_test(a_rank_without_memory_for_those_of_others_loses_the_comm),

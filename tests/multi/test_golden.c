@@ -6,7 +6,7 @@
  * exactly, thresholds to 1e-12 of their value, levels, which are the library's own logarithms, to
  * 1e-9.
  */
-#include "collectives/exchange/regions.h"
+#include "collectives/exchange/ok_topk.h"
 #include "collectives/reducer/reducer.h"
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
@@ -35,7 +35,7 @@ typedef struct golden_numbers {
 } golden_numbers;
 
 typedef struct golden_step {
-    golden_numbers thresholds, levels, borders, picks;
+    golden_numbers thresholds, levels, borders, sent;
     uint64_t residuals[NUMBERS_MOST];
     size_t count; /* of the union */
     uint32_t indices[UNION_MOST];
@@ -92,7 +92,7 @@ static void read_step_line(golden_case *c, const char *word, char *rest) {
     else if (strcmp(word, "borders") == 0)
         s->borders = read_numbers(rest);
     else if (strcmp(word, "picks") == 0)
-        s->picks = read_numbers(rest);
+        s->sent = read_numbers(rest);
     else if (strcmp(word, "union") == 0)
         read_union(rest, s);
     else if (strcmp(word, "count") == 0)
@@ -179,7 +179,7 @@ static bool near(double a, double b, double relative) {
 }
 
 /* The threshold that the rank used. @param before  the threshold that was set for the step */
-static double cut_at(const tamis_reducer *r, double before) {
+static double threshold_of(const tamis_reducer *r, double before) {
     switch (r->scheme.threshold) {
     case TAM_THRESHOLD_STEP:
     case TAM_THRESHOLD_FIXED:
@@ -197,12 +197,11 @@ static void compare_thresholds(test_rank *self, const tamis_reducer *r, uint32_t
                                double before) {
     const golden_step *s = &((const golden_case *)self->shared)->step[number];
     double expected = s->thresholds.of[s->thresholds.count > 1 ? self->id : 0];
-    double got = cut_at(r, before);
+    double got = threshold_of(r, before);
     RANK_CHECK(self, near(got, expected, 1e-12), "step %u: threshold %.17g, not %.17g", number, got,
                expected);
-    RANK_CHECK(self, (double)r->stats.picked == s->picks.of[self->id],
-               "step %u: picked %llu, not %g", number, (unsigned long long)r->stats.picked,
-               s->picks.of[self->id]);
+    RANK_CHECK(self, (double)r->stats.sent == s->sent.of[self->id], "step %u: sent %llu, not %g",
+               number, (unsigned long long)r->stats.sent, s->sent.of[self->id]);
 }
 
 static void compare_result(test_rank *self, const tamis_reducer *r, uint32_t number) {
@@ -239,7 +238,7 @@ static void compare_borders(test_rank *self, const tamis_reducer *r, uint32_t nu
     const tam_bucket *b = &r->buckets[0];
     const uint64_t *regions = borders->count > 0 ? b->exchange->state(b->exchanged) : NULL;
     for (size_t i = 0; i < borders->count; i++) {
-        uint64_t end = regions[TAM_REGIONS_ENDS + i];
+        uint64_t end = regions[TAM_OK_TOPK_ENDS + i];
         RANK_CHECK(self, (double)end == borders->of[i], "step %u: region %zu ends at %llu, not %g",
                    number, i, (unsigned long long)end, borders->of[i]);
     }

@@ -129,8 +129,8 @@ static void check_step(test_rank *self, uint32_t step, double density, tamis_red
     RANK_CHECK(self, s.deferred == 0 && s.skipped == 0, "step %u: %llu put off", step,
                (unsigned long long)s.deferred);
     uint64_t owned = (N / BLOCK + self->nranks - 1) / self->nranks * BLOCK; /* at most */
-    RANK_CHECK(self, s.picked_max <= k * owned / N + 1, "step %u: a rank picked %llu of %llu", step,
-               (unsigned long long)s.picked_max, (unsigned long long)k);
+    RANK_CHECK(self, s.sent_max <= k * owned / N + 1, "step %u: a rank sent %llu of %llu", step,
+               (unsigned long long)s.sent_max, (unsigned long long)k);
     uint64_t hash = data_hash(0, result.indices, result.count * sizeof *result.indices);
     all->hash[self->id] = data_hash(hash, result.values, result.count * sizeof *result.values);
     if (!rank_barrier(self))
@@ -261,7 +261,7 @@ static void test_count_is_exact_with_one_loud_rank(void **state) {
 static void test_count_is_filled_with_zeros_lowest_first(void **state) {
     (void)state;
     try_ranks(&(hard_case){"silence", fill_silence, 0.02, 0});
-    /* k is large enough that every part can send its share of the thirty */
+    /* k is large enough that every part can send its budget of the thirty */
     try_ranks(&(hard_case){"few entries", fill_few, 0.2, 0});
 }
 
@@ -274,7 +274,7 @@ static const double UNEVEN_DENSITY = 0.02;
 typedef struct balance {
     const char *scheme;
     double threshold;  /* the initial one, if the scheme has one */
-    double worst, sum; /* max / mean of the picks of ranks: in the worst step, and over all */
+    double worst, sum; /* max / mean of the entries of ranks: in the worst step, and over all */
 } balance;
 
 /* Lognormal, median 1, sigma 1.5; the sum of twelve uniform numbers approximates the normal one. */
@@ -335,8 +335,8 @@ static void watch_balance(test_rank *self) {
         RANK_OK(self, tamis_reducer_start(r, &step));
         RANK_OK(self, tamis_reducer_wait(r));
         RANK_OK(self, tamis_reducer_stats(r, &s));
-        /* parts are disjoint, so the union is the sum of the picks */
-        double ratio = (double)s.picked_max * self->nranks / (double)s.selected;
+        /* parts are disjoint, so the union is the sum of the entries */
+        double ratio = (double)s.sent_max * self->nranks / (double)s.selected;
         if (self->id == 0) {
             seen->worst = fmax(seen->worst, ratio);
             seen->sum += ratio / UNEVEN_STEPS;
@@ -346,7 +346,7 @@ static void watch_balance(test_rank *self) {
     free(grad);
 }
 
-static void test_picks_are_even_where_layers_are_not(void **state) {
+static void test_entries_are_even_where_layers_are_not(void **state) {
     static const uint32_t ranks_of[] = {8, 32};
     (void)state;
     for (size_t p = 0; p < 2; p++) {
@@ -355,7 +355,7 @@ static void test_picks_are_even_where_layers_are_not(void **state) {
         test_context("balance of %u ranks", ranks_of[p]);
         ranks_run(ranks_of[p], 0, watch_balance, &tamis);
         ranks_run(ranks_of[p], 0, watch_balance, &micro);
-        print_message("%u ranks, max / mean of picks: tamis %.4f at most; micro %.2f, %.2f at "
+        print_message("%u ranks, max / mean of entries: tamis %.4f at most; micro %.2f, %.2f at "
                       "most\n",
                       ranks_of[p], tamis.worst, micro.sum, micro.worst);
         assert_true(tamis.worst >= 1.0 && tamis.worst <= 1.05);
@@ -371,7 +371,7 @@ int main(void) {
         cmocka_unit_test(test_count_is_exact_when_ranks_fall_silent),
         cmocka_unit_test(test_count_is_exact_with_one_loud_rank),
         cmocka_unit_test(test_count_is_filled_with_zeros_lowest_first),
-        cmocka_unit_test(test_picks_are_even_where_layers_are_not),
+        cmocka_unit_test(test_entries_are_even_where_layers_are_not),
     };
     return cmocka_run_group_tests_name("hard_input", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Nodes of several ranks: the rules of every exchange hold for this one, each slice gives the
+ * Nodes of several ranks: the rules of every exchange hold for this one, each shard gives the
  * results of a flat reducer on the node's sums, and what it cannot do it refuses.
  */
 #include "tests/support/ranks.h"
@@ -64,7 +64,7 @@ static void test_mass_is_conserved_and_the_count_is_k(void **state) {
                 }
 }
 
-static void test_slices_of_several_chunks_keep_all_rules(void **state) {
+static void test_shards_of_several_chunks_keep_all_rules(void **state) {
     (void)state;
     for (size_t p = 0; p < 4; p++) {
         if (!test_drawn(3))
@@ -116,10 +116,10 @@ static void test_how_a_gradient_is_given_does_not_matter(void **state) {
 
 static void test_buckets_and_the_order_of_readiness_keep_all_rules(void **state) {
     (void)state;
-    for (int share = 0; share < 2; share++) {
+    for (int budget = 0; budget < 2; budget++) {
         trial usual = trial_of("tamis", (nodes){6, 3}, 4097, 0.05), other;
         usual.bucket_length = 1000;
-        usual.share = (tamis_share)share;
+        usual.bucket_budget = (tamis_bucket_budget)budget;
         other = usual;
         other.disorder = 7;
         compare(&usual, &other);
@@ -163,13 +163,13 @@ static void test_one_rank_per_node_is_the_flat_exchange(void **state) {
 
 /* -- the slow way ----------------------------------------------------------------------------- */
 
-/* Each slice separately: a flat reducer with one rank per node, which gets the sums that this test
+/* Each shard separately: a flat reducer with one rank per node, which gets the sums that this test
  * computes serially. */
 
-enum { N = 1000, SIZE = 2, NODES = 3, STEPS = 8, SLICE = N / SIZE };
+enum { N = 1000, SIZE = 2, NODES = 3, STEPS = 8, SHARD = N / SIZE };
 
 typedef struct oracle {
-    uint32_t slice; /* of the flat run */
+    uint32_t shard; /* of the flat run */
     tamis_value_codec value_codec, sums;
     float results[STEPS][N], residuals[STEPS][NODES][N];
 } oracle;
@@ -202,22 +202,22 @@ static tamis_status create_one_segment(test_rank *self, size_t length, uint32_t 
     return status;
 }
 
-static void run_slice(test_rank *self) {
+static void run_shard(test_rank *self) {
     oracle *o = self->shared;
     tamis_reducer *reducer = NULL;
     const float *residual = NULL;
     float gradient[N];
-    size_t begin = (size_t)o->slice * SLICE;
-    RANK_OK(self, create_one_segment(self, SLICE, 0, &reducer));
+    size_t begin = (size_t)o->shard * SHARD;
+    RANK_OK(self, create_one_segment(self, SHARD, 0, &reducer));
     for (uint32_t step = 0; step < STEPS; step++) {
         sum_of_node(self->id, step, gradient);
         tamis_step own = data_step(gradient + begin);
         RANK_OK(self, tamis_reducer_start(reducer, &own));
         RANK_OK(self, tamis_reducer_wait(reducer));
         RANK_OK(self, tamis_reducer_residual(reducer, &residual));
-        memcpy(o->residuals[step][self->id] + begin, residual, SLICE * sizeof(float));
+        memcpy(o->residuals[step][self->id] + begin, residual, SHARD * sizeof(float));
         if (self->id == 0)
-            memcpy(o->results[step] + begin, gradient + begin, SLICE * sizeof(float));
+            memcpy(o->results[step] + begin, gradient + begin, SHARD * sizeof(float));
     }
     tamis_reducer_destroy(reducer);
 }
@@ -227,7 +227,7 @@ static void run_nodes(test_rank *self) {
     tamis_reducer *reducer = NULL;
     const float *residual = NULL;
     float gradient[N];
-    uint32_t node = self->id / SIZE, slice = self->id % SIZE;
+    uint32_t node = self->id / SIZE, shard = self->id % SIZE;
     RANK_OK(self, create_one_segment(self, N, SIZE, &reducer));
     for (uint32_t step = 0; step < STEPS; step++) {
         data_fill_real(self->id, step, N, gradient);
@@ -238,22 +238,22 @@ static void run_nodes(test_rank *self) {
         RANK_CHECK(self, memcmp(gradient, o->results[step], sizeof gradient) == 0,
                    "step %u: the result differs", step);
         RANK_CHECK(self,
-                   memcmp(residual, o->residuals[step][node] + (size_t)slice * SLICE,
-                          SLICE * sizeof(float)) == 0,
+                   memcmp(residual, o->residuals[step][node] + (size_t)shard * SHARD,
+                          SHARD * sizeof(float)) == 0,
                    "step %u: the residual differs", step);
     }
     tamis_reducer_destroy(reducer);
 }
 
-static void test_a_slice_is_a_flat_reducer_on_sums_of_nodes(void **state) {
+static void test_a_shard_is_a_flat_reducer_on_sums_of_nodes(void **state) {
     static oracle o;
     (void)state;
     for (o.value_codec = TAMIS_VALUE_AUTO; o.value_codec < TAMIS_VALUE_END; o.value_codec++) {
         o.sums = o.value_codec == TAMIS_VALUE_FP2 ? TAMIS_VALUE_FP2 : TAMIS_VALUE_AUTO;
-        test_context("value codec %d: slices by themselves", (int)o.value_codec);
-        for (o.slice = 0; o.slice < SIZE; o.slice++)
-            ranks_run(NODES, 0, run_slice, &o);
-        test_context("value codec %d: slices of nodes", (int)o.value_codec);
+        test_context("value codec %d: shards by themselves", (int)o.value_codec);
+        for (o.shard = 0; o.shard < SIZE; o.shard++)
+            ranks_run(NODES, 0, run_shard, &o);
+        test_context("value codec %d: shards of nodes", (int)o.value_codec);
         ranks_run(NODES * SIZE, 0, run_nodes, &o);
     }
 }
@@ -261,14 +261,14 @@ static void test_a_slice_is_a_flat_reducer_on_sums_of_nodes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mass_is_conserved_and_the_count_is_k),
-        cmocka_unit_test(test_slices_of_several_chunks_keep_all_rules),
+        cmocka_unit_test(test_shards_of_several_chunks_keep_all_rules),
         cmocka_unit_test(test_hard_gradients_keep_all_rules),
         cmocka_unit_test(test_how_a_gradient_is_given_does_not_matter),
         cmocka_unit_test(test_buckets_and_the_order_of_readiness_keep_all_rules),
         cmocka_unit_test(test_gradients_of_16_bits_and_a_scale_keep_all_rules),
         cmocka_unit_test(test_a_mean_divides_by_all_ranks),
         cmocka_unit_test(test_one_rank_per_node_is_the_flat_exchange),
-        cmocka_unit_test(test_a_slice_is_a_flat_reducer_on_sums_of_nodes),
+        cmocka_unit_test(test_a_shard_is_a_flat_reducer_on_sums_of_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,7 +95,7 @@ static void test_what_nodes_cannot_do_is_refused_by_all_ranks(void **state) {
          N,
          0},
         {"rows", TAMIS_E_UNSUPPORTED, "tamis", {2, 2, 2, 2}, TAMIS_VALUE_FLOAT32, N, 10},
-        {"slices for 4 ranks",
+        {"shards for 4 ranks",
          TAMIS_E_UNSUPPORTED,
          "tamis",
          {4, 4, 4, 4},
@@ -368,15 +368,15 @@ typedef struct bytes_case {
 /* docs/exchange.md, with u32; one segment. */
 static double model_of(const bytes_case *c) {
     double k = floor(c->density * (double)c->n), nodes = c->nranks / c->size, size = c->size;
-    double picks = ceil(k / c->nranks), share = ceil(k / size), header = 28 + 56; /* counters */
+    double entries = ceil(k / c->nranks), budget = ceil(k / size), header = 28 + 56; /* counters */
     double inside = 4 * (double)c->n * (size - 1) / size + 32 * (size - 1) +
-                    (size - 1) * (header + 4 * (nodes + 2) + 8 * share);
-    double up = 4 * share, down = 4 * share;
+                    (size - 1) * (header + 4 * (nodes + 2) + 8 * budget);
+    double up = 4 * budget, down = 4 * budget;
     if (c->packed) {
-        up = share * (0.5 + 2.0 / 256);
-        down = share * (1 + 2.0 / 256);
+        up = budget * (0.5 + 2.0 / 256);
+        down = budget * (1 + 2.0 / 256);
     }
-    double between = (nodes - 1) * (header + 4 + 4 * picks) + (up + down) * (nodes - 1) / nodes +
+    double between = (nodes - 1) * (header + 4 + 4 * entries) + (up + down) * (nodes - 1) / nodes +
                      16 * (nodes - 1);
     return inside + between;
 }

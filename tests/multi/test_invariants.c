@@ -27,15 +27,14 @@ static void check_always(const trial_record *record) {
         check_conservation(record);
 }
 
-static void check_picked(const trial_record *record) {
+static void check_sent(const trial_record *record) {
     const trial *what = &record->trial;
     for (uint32_t step = 0; step < what->steps; step++)
         for (uint32_t r = 0; r < what->nranks; r++) {
-            uint64_t picked = record_moment(record, step, r)->stats.picked;
-            if (picked != trial_target(what))
-                fail_msg("[%s] step %u: rank %u picked %llu, not k = %llu", test_context_text(),
-                         step, r, (unsigned long long)picked,
-                         (unsigned long long)trial_target(what));
+            uint64_t sent = record_moment(record, step, r)->stats.sent;
+            if (sent != trial_target(what))
+                fail_msg("[%s] step %u: rank %u sent %llu, not k = %llu", test_context_text(), step,
+                         r, (unsigned long long)sent, (unsigned long long)trial_target(what));
         }
 }
 
@@ -44,7 +43,7 @@ static void check_scheme(const scheme_case *scheme, const trial_record *record) 
     if (scheme->exclusive && scheme->counted)
         check_count(record);
     if (scheme->all && scheme->counted && !scheme->by_segment)
-        check_picked(record);
+        check_sent(record);
     if (scheme->all_at_once && (scheme->whole || record->trial.density == 1))
         check_all_applied(record);
 }
@@ -256,7 +255,7 @@ static void test_dense_is_the_sum_by_the_tree(void **state) {
     }
 }
 
-/* The same picks and residuals; values divided once. */
+/* The same entries and residuals; values divided once. */
 static void check_mean(const trial_record *sums, const trial_record *means) {
     const trial *what = &sums->trial;
     for (uint32_t step = 0; step < what->steps; step++) {
@@ -335,12 +334,12 @@ static void test_packets_hold_what_capacity_allows(void **state) {
             uint64_t deferred = 0;
             for (uint32_t step = 0; step < what.steps; step++) {
                 const tamis_stats *s = &record_moment(&record, step, 0)->stats;
-                if ((double)s->picked_max > most)
-                    fail_msg("[%s] step %u: a rank picked %llu, its packet holds %g",
-                             test_context_text(), step, (unsigned long long)s->picked_max, most);
+                if ((double)s->sent_max > most)
+                    fail_msg("[%s] step %u: a rank sent %llu, its packet holds %g",
+                             test_context_text(), step, (unsigned long long)s->sent_max, most);
                 deferred += s->deferred;
             }
-            /* the number of picks above a reused threshold varies around k */
+            /* the number of entries above a reused threshold varies around k */
             bool reused = c / COUNT(capacities) >= 5 && what.capacity > 1;
             assert_true(deferred > 0 || reused);
             record_free(&record);

@@ -299,7 +299,7 @@ static bool same_stage(const tamis_stage *a, const tamis_stage *b) {
            a->straggler == b->straggler && a->straggler_s == b->straggler_s;
 }
 
-/* All ranks see the same, the budget is kept to the last entry, and reducers send their share. */
+/* All ranks see the same, the budget is kept to the last entry, and reducers send their budget. */
 static void check_stages(struct worker *w) {
     test_rank *self = w->self;
     const tamis_stage *seen = w->plan->stages[self->id];

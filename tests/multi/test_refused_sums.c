@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Values that come to the owner of a slice damaged: only the owner sees it, and all ranks refuse
+ * Values that come to the owner of a shard damaged: only the owner sees it, and all ranks refuse
  * the sums, in the same step and without anybody's abort.
  */
 #include "collectives/transport/faulty.h"

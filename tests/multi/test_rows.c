@@ -316,8 +316,8 @@ static void run_beside(test_rank *self) {
         RANK_OK(self, tamis_reducer_stats(with, &a));
         RANK_OK(self, tamis_reducer_stats(without, &b));
         RANK_CHECK(self,
-                   a.target == b.target && a.selected == b.selected && a.picked == b.picked &&
-                       a.picked_max == b.picked_max && a.density == b.density &&
+                   a.target == b.target && a.selected == b.selected && a.sent == b.sent &&
+                       a.sent_max == b.sent_max && a.density == b.density &&
                        a.acc_norm == b.acc_norm && a.residual_norm == b.residual_norm,
                    "figures of step %u differ", number);
     }

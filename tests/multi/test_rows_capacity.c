@@ -64,7 +64,7 @@ static void fill(const bound_case *c, uint32_t rank, uint32_t nranks, uint32_t s
 typedef struct model {
     uint32_t nranks, capacity;
     float held[MOST][WORDS]; /* the residuals of all ranks */
-    bool united[ROWS];
+    bool in_union[ROWS];
     float sums[WORDS];
     uint64_t deferred;
 } model;
@@ -87,7 +87,7 @@ static bool model_touched(const model *m, uint32_t rank, size_t row) {
 
 /* The rows that leave, what they sum to, and that they have left. */
 static void model_send(model *m, uint32_t step) {
-    memset(m->united, 0, sizeof m->united);
+    memset(m->in_union, 0, sizeof m->in_union);
     m->deferred = 0;
     for (uint32_t r = 0; r < m->nranks; r++) {
         uint32_t listed = 0;
@@ -96,15 +96,15 @@ static void model_send(model *m, uint32_t step) {
             if (!model_touched(m, r, row))
                 continue;
             if (listed < m->capacity)
-                m->united[row] = true;
+                m->in_union[row] = true;
             else
                 m->deferred += LENGTH;
             listed++;
         }
     }
     for (size_t i = 0; i < WORDS; i++) {
-        m->sums[i] = m->united[i / LENGTH] ? rank_tree_sum(&m->held[0][i], WORDS, m->nranks) : 0;
-        for (uint32_t r = 0; r < m->nranks && m->united[i / LENGTH]; r++)
+        m->sums[i] = m->in_union[i / LENGTH] ? rank_tree_sum(&m->held[0][i], WORDS, m->nranks) : 0;
+        for (uint32_t r = 0; r < m->nranks && m->in_union[i / LENGTH]; r++)
             m->held[r][i] = 0.0f;
     }
 }
@@ -189,7 +189,7 @@ static void check_step(test_rank *self, const bound_case *c, const model *m, tam
     float words[WORDS];
     size_t count = take_result(reducer, c, grad, words), expected = 0;
     for (size_t row = 0; row < ROWS; row++)
-        expected += m->united[row] ? LENGTH : 0;
+        expected += m->in_union[row] ? LENGTH : 0;
     RANK_CHECK(self, count == expected, "step %u: %zu entries, not %zu", step, count, expected);
     for (size_t i = 0; i < WORDS; i++) {
         float due = c->op == TAMIS_OP_MEAN ? m->sums[i] / (float)m->nranks : m->sums[i];

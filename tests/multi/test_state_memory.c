@@ -361,7 +361,7 @@ typedef struct thresholds {
     uint64_t bucket_length;
     uint32_t old_ranks, new_ranks;
     memory_state states[MOST];
-    double picked; /* in the last ten steps */
+    double chosen; /* in the last ten steps */
 } thresholds;
 
 static tamis_status make_low(test_rank *self, tamis_reducer **out) {
@@ -371,14 +371,14 @@ static tamis_status make_low(test_rank *self, tamis_reducer **out) {
 
 /* Run ten steps and return their figures. */
 static void count_steps(test_rank *self, tamis_reducer *reducer, uint32_t from, tamis_stats *out) {
-    uint64_t picked = 0, hash;
+    uint64_t chosen = 0, hash;
     for (uint32_t number = from; number < from + 10; number++) {
         *out = (tamis_stats)TAMIS_STATS_INIT;
         RANK_OK(self, step_once(reducer, self->id, number, N, &hash));
         RANK_OK(self, tamis_reducer_stats(reducer, out));
-        picked += out->selected;
+        chosen += out->selected;
     }
-    out->selected = picked;
+    out->selected = chosen;
 }
 
 static void leave_thresholds(test_rank *self) {
@@ -392,12 +392,12 @@ static void leave_thresholds(test_rank *self) {
     count_steps(self, reducer, LONG, &stats);
     RANK_OK(self, take_state(reducer, &all->states[self->id]));
     if (self->id == 0)
-        all->picked = (double)stats.selected;
+        all->chosen = (double)stats.selected;
     tamis_reducer_destroy(reducer);
 }
 
 /* Each rank takes thresholds from one of the old ranks. With the initial thresholds micro would
- * pick 3.5 times as much. Replicas stay equal: the library compares results in every step. */
+ * select 3.5 times as much. Replicas stay equal: the library compares results in every step. */
 static void go_on_with_thresholds(test_rank *self) {
     const thresholds *all = self->shared;
     const memory_state *from = &all->states[self->id % all->old_ranks];
@@ -409,10 +409,10 @@ static void go_on_with_thresholds(test_rank *self) {
     RANK_OK(self, tamis_reducer_load_memory(reducer, from->control, from->bytes, NULL));
     RANK_OK(self, tamis_reducer_load_memory(reducer, NULL, 0, from->residual));
     count_steps(self, reducer, LONG + 10, &stats);
-    double picked = (double)stats.selected;
+    double chosen = (double)stats.selected;
     RANK_CHECK(self, stats.steps == LONG + 20, "%llu steps", (unsigned long long)stats.steps);
-    RANK_CHECK(self, picked > all->picked / 2 && picked < all->picked * 2,
-               "%g picked in ten steps, with the old ranks %g", picked, all->picked);
+    RANK_CHECK(self, chosen > all->chosen / 2 && chosen < all->chosen * 2,
+               "%g selected in ten steps, with the old ranks %g", chosen, all->chosen);
     tamis_reducer_destroy(reducer);
 }
 

@@ -24,7 +24,7 @@ typedef struct match_case {
     bool keeps;            /* the residual, and drops what is not finite */
     bool resumes;          /* in another reducer, after HALT steps */
     bool agrees;           /* from HALT on ranks have the same gradient: their mean is larger */
-    double squares[RANKS]; /* of what a rank picked from in this step */
+    double squares[RANKS]; /* of what a rank selected from in this step */
     double scales[STEPS];  /* of rank 0 */
     uint32_t limited;      /* steps of rank 0 that alone were larger than those before */
     uint64_t hashes[RANKS];
@@ -65,7 +65,7 @@ static void take_over(test_rank *self, const match_case *c, tamis_reducer *from,
     free(residual);
 }
 
-/* What the residual was before the picks left it: Adam's step, made here once more. */
+/* What the residual was before the selected entries left it: Adam's step, made here once more. */
 typedef struct adam {
     float m[N], v[N];
 } adam;

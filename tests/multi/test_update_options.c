@@ -137,7 +137,7 @@ static const struct odd {
      {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 5.0, 0.0},
      0.25,
      false},
-    {"share|update", {0}, 0.5, true},
+    {"bucket_budget|update", {0}, 0.5, true},
     /* the scale equals rank 0's at this density, but would not at another */
     {"update.scale",
      {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 0.0, 0.0},

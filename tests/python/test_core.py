@@ -179,7 +179,7 @@ def test_cuda_is_refused_where_the_build_has_none():
 
 
 def test_options_reach_the_reducer():
-    reducer = alone(density=0.25, bucket_length=32, share="length", scheme="topk")
+    reducer = alone(density=0.25, bucket_length=32, bucket_budget="length", scheme="topk")
     assert reducer.stats()["target"] in (0, 32)
     assert [b["nsegments"] for b in reducer.buckets()] == [1, 1]
     assert sum(b["target"] for b in reducer.buckets()) == 32

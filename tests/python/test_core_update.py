@@ -239,13 +239,13 @@ def places(reducer):
     """The elements that the residual holds, in its order."""
     found = np.empty(reducer.residual_length, np.int64)
     for b in reducer.buckets():
-        i = np.arange(b["held"])
-        run, at = b["slice_run"], b["begin"] + b["slice_first"]
-        found[b["held_at"] + i] = at + i // run * b["slice_stride"] + i % run
+        i = np.arange(b["residual_length"])
+        run, at = b["shard_run"], b["begin"] + b["shard_first"]
+        found[b["residual_begin"] + i] = at + i // run * b["shard_stride"] + i % run
     return found
 
 
-def test_with_nodes_a_rank_holds_the_residual_of_its_slice_alone():
+def test_with_nodes_a_rank_holds_the_residual_of_its_shard_alone():
     nranks, comms, layout = 4, Comm.local(4, 20000), Layout([("a", 512), ("b", 512)])
     given, applied, held = np.zeros((3, nranks, 1024))
     lengths = [None] * nranks

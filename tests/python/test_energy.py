@@ -75,7 +75,7 @@ def test_joules_by_phase_add_up(tmp_path):
                 time.sleep(0.005)
             totals = await_joules(meter, 150.0)
             assert adds_up(totals) and totals["missing"] == ""
-            assert {"compute", "cut", "exchange", "idle"} <= set(totals["phases"])
+            assert {"compute", "select", "exchange", "idle"} <= set(totals["phases"])
             assert all(set(phase) == PHASE for phase in totals["phases"].values())
             compute = totals["phases"]["compute"]
             assert compute["method"] in ("regressed", "time_share") and compute["joules"] > 20.0

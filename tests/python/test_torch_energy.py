@@ -41,7 +41,7 @@ def test_the_optimizer_tells_joules_by_phase(tmp_path, options):
             steps = train(model, optimizer, 1.5)
             totals = await_joules(meter, 100.0)
             energy = optimizer.tamis.stats()["energy"]
-            assert {"cut", "exchange", "apply", "idle"} <= set(energy)
+            assert {"select", "exchange", "apply", "idle"} <= set(energy)
             assert sum(joules or 0.0 for joules in energy.values()) > 50.0
             assert totals["steps"] <= steps
             optimizer.close()

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import ranks
 from torch_models import (
-    SHAPES, Ledger, Slow, Weighted, batch, ddp, network, residuals, whole_numbers,
+    SHAPES, Balance, Slow, Weighted, batch, ddp, network, residuals, whole_numbers,
 )
 
 import tamis
@@ -34,14 +34,14 @@ def conserve(steps=6, dtypes=(torch.float32,), attach=None, **options):
         return tamis.torch.sparse_hook(state, bucket)
 
     net.register_comm_hook(state, hook)
-    ledger = Ledger(model)
+    balance = Balance(model)
     for step in range(steps):
         net.zero_grad()
         factors = whole_numbers(model, step, dist.get_rank())
-        ledger.give(factors)
+        balance.give(factors)
         net(factors).backward()
-        ledger.take()
-    balance = ledger.balance(state)
+        balance.take()
+    balance = balance.balance(state)
     state.close()
     return balance, layouts[0], layouts[-1]
 
@@ -137,7 +137,7 @@ def case_nonfinite(nonfinite="error", dtypes=(torch.float32,)):
     model = Weighted(dtypes=dtypes)
     net = ddp(model)
     state = tamis.torch.attach(net, density=0.02, nonfinite=nonfinite)
-    ledger = Ledger(model)
+    balance = Balance(model)
     told = []
     for step in range(5):
         net.zero_grad(set_to_none=True)
@@ -150,12 +150,12 @@ def case_nonfinite(nonfinite="error", dtypes=(torch.float32,)):
             told.append((step, error.status, error.lost, str(error)))
         zero = all(not value.grad.any() for value in model.values)
         told.append((step, zero))
-        ledger.take()
+        balance.take()
         factors[0][1, 1] = torch.nan_to_num(factors[0][1, 1])
-        ledger.give(factors)
+        balance.give(factors)
     state.check()
     # A bad entry leaves with what had been kept of it, so its place is left out of the balance.
-    given, applied = [list(x) for x in (ledger.given, ledger.applied)]
+    given, applied = [list(x) for x in (balance.given, balance.applied)]
     held = residuals(state, model)
     for rows in (given, applied, held):
         rows[0] = rows[0].double().clone()

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import ranks
 from load import stretch
 from ranks import told
-from torch_models import Ledger, Slow, Weighted, batch, bits, network, train, whole_numbers
+from torch_models import Balance, Slow, Weighted, batch, bits, network, train, whole_numbers
 from saved import own
 
 import tamis
@@ -71,13 +71,13 @@ def case_conservation_bfloat16():
     """Two dtypes, micro-batches, a parameter without a gradient in some steps, clipping."""
     model = Weighted(dtypes=(torch.float32, torch.bfloat16))
     optimizer = wrap(model, rate=0.0, inner=torch.optim.SGD(model.parameters(), lr=0.0))
-    ledger = Ledger(model)
+    balance = Balance(model)
     for step in range(6):
         optimizer.zero_grad(set_to_none=step % 2 == 0)
         factors = whole_numbers(model, step, dist.get_rank())
         if step % 2:
             factors[1].zero_()
-        ledger.give(factors)
+        balance.give(factors)
         loss = model(factors)
         if step % 2:  # gradients of the first, then of the others
             with optimizer.no_sync():
@@ -86,10 +86,10 @@ def case_conservation_bfloat16():
             loss = sum((v * f.to(v.dtype)).sum().float() for v, f in rest)
         loss.backward()
         optimizer.synchronize()
-        ledger.take()
+        balance.take()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    balance = ledger.balance(optimizer.tamis)
+    balance = balance.balance(optimizer.tamis)
     dtypes = [str(group.dtype) for group in optimizer.tamis.groups]
     optimizer.close()
     return balance, dtypes

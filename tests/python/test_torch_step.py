@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
-from torch_models import Ledger, Weighted, bits, ddp, network, train, whole_numbers
+from torch_models import Balance, Weighted, bits, ddp, network, train, whole_numbers
 from torch_steps import DENSITY, flat, held, inner, kept, normal, wrap
 from saved import own
 
@@ -212,7 +212,7 @@ def case_hook(**_):
 
 
 def case_nodes(**_):
-    """The exchange of nodes, whose residuals are slices: what a state holds, and takes back."""
+    """The exchange of nodes, whose residuals are shards: what a state holds, and takes back."""
     model = Weighted()
     options = dict(density=DENSITY, ranks_per_node=2, reduce="gradient")
     rows = []
@@ -222,15 +222,15 @@ def case_nodes(**_):
         rows[-1]._syncing = False
     first, second = rows
     first._syncing = True
-    ledger = Ledger(model)
+    balance = Balance(model)
     for step in range(4):
         first.zero_grad()
         factors = whole_numbers(model, step, dist.get_rank())
-        ledger.give(factors)
+        balance.give(factors)
         model(factors).backward()
         first.step()
-        ledger.take()
-    balance = ledger.balance(first.tamis)
+        balance.take()
+    balance = balance.balance(first.tamis)
     saved = first.state_dict()
     second.load_state_dict(saved)
     same = torch.equal(held(first), held(second))
@@ -343,10 +343,10 @@ def test_a_state_gives_each_rank_the_moments_of_its_own(two):
     assert own == ended == again != of_rank_0
 
 
-def test_with_nodes_nothing_is_lost_and_a_slice_goes_back_to_its_rank(two):
+def test_with_nodes_nothing_is_lost_and_a_shard_goes_back_to_its_rank(two):
     for (difference, given, applied, kept_), same, words in ranks.values(two, "case_nodes"):
         assert difference == 0 and min(given, applied, kept_) > 0
-        assert same and "another slice" in words
+        assert same and "another shard" in words
 
 
 def test_fewer_ranks_keep_what_is_pending_and_get_the_mean_of_the_moments(two, three):

@@ -48,7 +48,7 @@ def residuals(state, model):
     return [held[name] for name, _ in model.named_parameters()]
 
 
-class Ledger:
+class Balance:
     """What went in, and what came out: in = nranks * out + residuals, to the bit."""
 
     def __init__(self, model):

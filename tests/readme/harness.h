@@ -9,9 +9,9 @@
 
 #include <stdlib.h>
 
-enum { n = 200704 + 256 + 2560 + 10, ROOM = n + 64 };
+enum { n = 200704 + 256 + 2560 + 10, CAPACITY = n + 64 };
 
-static float params[ROOM], grads[ROOM];
+static float params[CAPACITY], grads[CAPACITY];
 static const int steps = 5;
 
 static int of_rank(void) {

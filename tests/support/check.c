@@ -142,10 +142,10 @@ void check_stats(const trial_record *record) {
                   density);
             CHECK(s->skipped == 0 && s->nonfinite == 0, step, "skipped %llu, nonfinite %llu",
                   (unsigned long long)s->skipped, (unsigned long long)s->nonfinite);
-            most = s->picked > most ? s->picked : most;
+            most = s->sent > most ? s->sent : most;
         }
-        uint64_t said = record_moment(record, step, 0)->stats.picked_max;
-        CHECK(!sparse || said == most, step, "stats.picked_max is %llu, the most is %llu",
+        uint64_t said = record_moment(record, step, 0)->stats.sent_max;
+        CHECK(!sparse || said == most, step, "stats.sent_max is %llu, the most is %llu",
               (unsigned long long)said, (unsigned long long)most);
     }
 }

@@ -171,7 +171,7 @@ uint64_t data_held(const tamis_reducer *reducer) {
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(reducer); i++) {
         tamis_bucket b = TAMIS_BUCKET_INIT;
         if (tamis_reducer_bucket_at(reducer, i, &b) == TAMIS_OK)
-            held += b.held;
+            held += b.residual_length;
     }
     return held;
 }
@@ -181,9 +181,9 @@ bool data_spread_residual(const tamis_reducer *reducer, const float *residual, f
         tamis_bucket b = TAMIS_BUCKET_INIT;
         if (tamis_reducer_bucket_at(reducer, i, &b) != TAMIS_OK)
             return false;
-        for (uint64_t e = 0; e < b.held; e++)
-            out[b.begin + b.slice_first + e / b.slice_run * b.slice_stride + e % b.slice_run] =
-                residual[b.held_at + e];
+        for (uint64_t e = 0; e < b.residual_length; e++)
+            out[b.begin + b.shard_first + e / b.shard_run * b.shard_stride + e % b.shard_run] =
+                residual[b.residual_begin + e];
     }
     return true;
 }

@@ -14,8 +14,8 @@
  */
 int device_body(const tam_device *row, uint32_t longest);
 
-/** Its parts: device_cuts.c, device_passes.c, device_types.c, device_updates.c. */
-int device_cuts(void);
+/** Its parts: device_selections.c, device_passes.c, device_types.c, device_updates.c. */
+int device_selections(void);
 int device_passes(void);
 int device_types(void);
 int device_divisions(void); /* in device_types.c */

@@ -277,11 +277,11 @@ static void test_no_call_after_open_allocates(void **state) {
     world_fill(&w, HEAVY);
     uint64_t made = tam_alloc_made();
     world_take_uniform(&w, TAM_PART_ALL, tam_bits(1e6f));
-    for (int kind = TAM_CUT_TOTAL; kind <= TAM_CUT_ALL; kind++) {
-        tam_cut job = {
+    for (int kind = TAM_SELECT_TOTAL; kind <= TAM_SELECT_ALL; kind++) {
+        tam_select_job job = {
             .kind = kind, .acc = w.acc, .mine = TAM_PART_ALL, .k = n / 150, .budgets = budgets};
         uint64_t counted;
-        size_t count = world_cut(&w, &job).count;
+        size_t count = world_select(&w, &job).count;
         w.row->count(w.device, w.acc, 1, &counted);
         w.row->mark(w.device, w.acc, 100, n / 100, marks);
         w.row->gather(w.device, w.acc, w.indices, count, values);
@@ -333,5 +333,6 @@ int device_passes(void) {
 
 int device_body(const tam_device *row, uint32_t longest) {
     world_use(row, longest);
-    return device_cuts() + device_passes() + device_types() + device_divisions() + device_updates();
+    return device_selections() + device_passes() + device_types() + device_divisions() +
+           device_updates();
 }

@@ -84,7 +84,7 @@ static tam_accumulate job_of(const gradient *g, bool clear) {
                             .clear = clear};
 }
 
-/* Accumulate, cut, and write the chosen entries back divided. */
+/* Accumulate, select, and write the chosen entries back divided. */
 static size_t run_step(gradient *g, bool clear, uint32_t mine, float *values) {
     const uint32_t thresholds[GROUPS] = {tam_bits(30.0f), 1, tam_bits(10.0f), 1, tam_bits(90.0f)};
     world *w = g->w;
@@ -93,12 +93,12 @@ static size_t run_step(gradient *g, bool clear, uint32_t mine, float *values) {
     job.thresholds = thresholds;
     assert_int_equal(w->row->accumulate(w->device, &job, &w->seen), TAMIS_OK);
     world_look(w);
-    tam_cut_result r = world_cut(w, &(tam_cut){.kind = TAM_CUT_TOTAL,
-                                               .acc = w->acc,
-                                               .mine = mine,
-                                               .k = w->grid.n / 150,
-                                               .candidates = &w->seen.candidates,
-                                               .floor_key = 91.0f});
+    tam_select_result r = world_select(w, &(tam_select_job){.kind = TAM_SELECT_TOTAL,
+                                                            .acc = w->acc,
+                                                            .mine = mine,
+                                                            .k = w->grid.n / 150,
+                                                            .candidates = &w->seen.candidates,
+                                                            .floor_key = 91.0f});
     size_t count = r.count;
     assert_int_equal(w->row->gather(w->device, w->acc, w->indices, count, values), TAMIS_OK);
     assert_int_equal(w->row->apply(w->device, &job, w->indices, count, 3.0f, values), TAMIS_OK);

@@ -39,7 +39,7 @@ generator_config generator_six(uint64_t seed) {
     return (generator_config){
         .lanes = {{{TAMIS_ENERGY_FORWARD, 22, 420, 0.15, 0},
                    {TAMIS_ENERGY_BACKWARD, 41, 470, 0.15, 0},
-                   {TAMIS_PHASE_CUT, 3, 300, 0.3, 0},
+                   {TAMIS_PHASE_SELECT, 3, 300, 0.3, 0},
                    {TAMIS_PHASE_EXCHANGE, 12, 210, 0.5, 0},
                    {TAMIS_PHASE_WAIT, 6, 140, 1.0, 0},
                    {TAMIS_PHASE_APPLY, 2, 260, 0.3, 0}}},

@@ -9,7 +9,7 @@
 #ifndef TEST_METERS_H
 #define TEST_METERS_H
 
-#include "lib/energy/cluster/ledger.h"
+#include "lib/energy/cluster/registry.h"
 
 enum {
     METERS_NODES = 4,

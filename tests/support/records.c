@@ -66,7 +66,7 @@ static void fill_totals(tamis_energy_totals *totals) {
                              TAMIS_ENERGY_REGRESSED};
     totals->shares[TAMIS_PHASE_SKEW] = (tamis_energy_share){
         0.7, 200000000, 190000000, 210000000, 1u << TAMIS_PHASE_SKEW, TAMIS_ENERGY_REGRESSED};
-    totals->shares[TAMIS_PHASE_CUT] =
+    totals->shares[TAMIS_PHASE_SELECT] =
         (tamis_energy_share){0.1, 50000000, 50000000, 50000000, 0, TAMIS_ENERGY_TIME_SHARE};
     totals->shares[TAMIS_PHASE_APPLY].seconds = 0.001;
     totals->unattributed_uj = 50000001;

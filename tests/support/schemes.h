@@ -13,7 +13,7 @@ typedef struct scheme_case {
     bool dense;       /* no residual */
     bool whole;       /* everything travels */
     bool exclusive;   /* one owner per entry, known before the step: not ownership all or bins */
-    bool all;         /* ownership all: every rank picks from everything */
+    bool all;         /* ownership all: every rank selects from everything */
     bool counted;     /* threshold exact or predict: the count is not left to a threshold */
     bool all_at_once; /* with density 1 each step applies everything of every rank; not so for
                          pairs with one owner, which sends only its own value */

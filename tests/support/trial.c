@@ -239,7 +239,7 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.block = shared->trial->block;
     config.capacity = shared->trial->capacity;
     config.bucket_length = shared->trial->bucket_length;
-    config.share = shared->trial->share;
+    config.bucket_budget = shared->trial->bucket_budget;
     config.worker = shared->trial->worker;
     config.grad_dtype = shared->trial->type;
     config.index_codec = shared->trial->index_codec;

@@ -38,7 +38,7 @@ typedef struct trial {
     tamis_dtype type;       /* of the gradients that the library gets */
     tamis_dtype fits;       /* gradients hold only numbers that this type has */
     uint64_t bucket_length; /* as in the configuration */
-    tamis_share share;
+    tamis_bucket_budget bucket_budget;
     tamis_worker worker;
     uint32_t disorder; /* 0: start marks all segments; else a seed: ready marks them one by one, in
                           a new order on every rank in every step, and start perhaps the rest */

@@ -143,10 +143,10 @@ void world_take_uniform(world *w, uint32_t mine, uint32_t threshold) {
     world_take(w, mine, thresholds);
 }
 
-tam_cut_result world_cut(world *w, const tam_cut *job) {
-    tam_cut_result result;
+tam_select_result world_select(world *w, const tam_select_job *job) {
+    tam_select_result result;
     memset(w->indices, 0x77, (w->grid.n + 1) * sizeof w->indices[0]);
-    assert_int_equal(w->row->cut(w->device, job, w->indices, &result), TAMIS_OK);
+    assert_int_equal(w->row->select(w->device, job, w->indices, &result), TAMIS_OK);
     assert_int_equal(w->indices[result.count], 0x77777777); /* no room beyond the result */
     return result;
 }

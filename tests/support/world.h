@@ -59,7 +59,7 @@ void world_look(world *w);
 void world_take(world *w, uint32_t mine, const uint32_t thresholds[GROUPS]);
 void world_take_uniform(world *w, uint32_t mine, uint32_t threshold);
 
-/** Cut into w->indices. */
-tam_cut_result world_cut(world *w, const tam_cut *job);
+/** Select into w->indices. */
+tam_select_result world_select(world *w, const tam_select_job *job);
 
 #endif

@@ -31,10 +31,10 @@ static void put(const char *name, const char *bytes, size_t length) {
     assert_int_equal(fclose(file), 0);
 }
 
-static size_t get(const char *name, char *bytes, size_t room) {
+static size_t get(const char *name, char *bytes, size_t capacity) {
     FILE *file = fopen(in_folder(name), "rb");
     assert_non_null(file);
-    size_t length = fread(bytes, 1, room, file);
+    size_t length = fread(bytes, 1, capacity, file);
     fclose(file);
     return length;
 }

@@ -16,13 +16,13 @@ enum { STAGES_MOST = 32 };
 
 typedef struct pipe_case {
     uint32_t nstages;
-    uint64_t k, lengths[STAGES_MOST], even[STAGES_MOST], shares[STAGES_MOST];
+    uint64_t k, lengths[STAGES_MOST], even[STAGES_MOST], budgets[STAGES_MOST];
     double windows_s[STAGES_MOST], entry_s[STAGES_MOST];
 } pipe_case;
 
 static void divide(pipe_case *c) {
-    memset(c->shares, 0xff, sizeof c->shares);
-    tam_bubble_divide(c->k, c->nstages, c->lengths, c->windows_s, c->entry_s, c->even, c->shares);
+    memset(c->budgets, 0xff, sizeof c->budgets);
+    tam_bubble_divide(c->k, c->nstages, c->lengths, c->windows_s, c->entry_s, c->even, c->budgets);
 }
 
 static tam_bounds bounds_of(const pipe_case *c, uint32_t s) {
@@ -30,10 +30,10 @@ static tam_bounds bounds_of(const pipe_case *c, uint32_t s) {
                              tam_bucket_more(c->k, c->nstages, TAM_STAGE_TENTHS));
 }
 
-static double latest(const pipe_case *c, const uint64_t *shares) {
+static double latest(const pipe_case *c, const uint64_t *budgets) {
     double worst = -INFINITY;
     for (uint32_t s = 0; s < c->nstages; s++)
-        worst = fmax(worst, c->entry_s[s] * (double)shares[s] - c->windows_s[s]);
+        worst = fmax(worst, c->entry_s[s] * (double)budgets[s] - c->windows_s[s]);
     return worst;
 }
 
@@ -41,9 +41,9 @@ static void check_sum_and_bounds(const pipe_case *c) {
     uint64_t sum = 0;
     for (uint32_t s = 0; s < c->nstages; s++) {
         tam_bounds bounds = bounds_of(c, s);
-        assert_true(c->shares[s] >= bounds.low && c->shares[s] <= bounds.high);
-        assert_true(c->shares[s] <= c->lengths[s]);
-        sum += c->shares[s];
+        assert_true(c->budgets[s] >= bounds.low && c->budgets[s] <= bounds.high);
+        assert_true(c->budgets[s] <= c->lengths[s]);
+        sum += c->budgets[s];
     }
     assert_int_equal(sum, c->k);
 }
@@ -53,16 +53,16 @@ static double uniform(uint64_t seed) {
 }
 
 /* The best of all divisions within the bounds, stage by stage. */
-static double best(const pipe_case *c, uint32_t s, uint64_t left, uint64_t *shares) {
+static double best(const pipe_case *c, uint32_t s, uint64_t left, uint64_t *budgets) {
     tam_bounds bounds = bounds_of(c, s);
     if (s == c->nstages - 1) {
-        shares[s] = left;
-        return left >= bounds.low && left <= bounds.high ? latest(c, shares) : INFINITY;
+        budgets[s] = left;
+        return left >= bounds.low && left <= bounds.high ? latest(c, budgets) : INFINITY;
     }
     double least = INFINITY;
-    for (shares[s] = bounds.low; shares[s] <= bounds.high && shares[s] <= left;) {
-        least = fmin(least, best(c, s + 1, left - shares[s], shares));
-        shares[s]++;
+    for (budgets[s] = bounds.low; budgets[s] <= bounds.high && budgets[s] <= left;) {
+        least = fmin(least, best(c, s + 1, left - budgets[s], budgets));
+        budgets[s]++;
     }
     return least;
 }
@@ -71,7 +71,7 @@ static void no_division_ends_more_than_one_entry_earlier(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 3000; seed++) {
         pipe_case c = {.nstages = 2 + (uint32_t)(seed % 3)};
-        uint64_t n = 0, shares[STAGES_MOST];
+        uint64_t n = 0, budgets[STAGES_MOST];
         double slowest = 0.0;
         for (uint32_t s = 0; s < c.nstages; s++) {
             uint64_t base = seed * 100 + 10 * s;
@@ -85,7 +85,7 @@ static void no_division_ends_more_than_one_entry_earlier(void **state) {
         c.k = c.nstages + data_mix(seed) % (n - c.nstages + 1);
         divide(&c);
         check_sum_and_bounds(&c);
-        assert_true(latest(&c, c.shares) <= best(&c, 0, c.k, shares) + slowest + 1e-9);
+        assert_true(latest(&c, c.budgets) <= best(&c, 0, c.k, budgets) + slowest + 1e-9);
     }
 }
 
@@ -98,7 +98,7 @@ static void check_example(const double windows_s[4], const uint64_t expected[4])
         c.windows_s[s] = windows_s[s];
     }
     divide(&c);
-    assert_memory_equal(c.shares, expected, 4 * sizeof expected[0]);
+    assert_memory_equal(c.budgets, expected, 4 * sizeof expected[0]);
 }
 
 static void examples_worked_by_hand(void **state) {
@@ -141,12 +141,12 @@ static void a_longer_window_gets_more(void **state) {
         divide(&c);
         check_sum_and_bounds(&c);
         for (uint32_t s = 1; s < 8; s++)
-            assert_true(c.shares[s] + 1 >= c.shares[s - 1]); /* both are rounded */
-        assert_true(c.shares[7] > c.shares[0] || c.k < 100);
+            assert_true(c.budgets[s] + 1 >= c.budgets[s - 1]); /* both are rounded */
+        assert_true(c.budgets[7] > c.budgets[0] || c.k < 100);
     }
 }
 
-static void hostile_numbers_leave_shares_by_length(void **state) {
+static void hostile_numbers_leave_budgets_by_length(void **state) {
     (void)state;
     static const double windows_s[][3] = {{1, NAN, 2}, {INFINITY, 1, 2}, {0, 0, 0}, {-1, 0, -5},
                                           {1, 2, 3},   {1, 2, 3},        {1, 2, 3}};
@@ -157,7 +157,7 @@ static void hostile_numbers_leave_shares_by_length(void **state) {
         memcpy(c.windows_s, windows_s[i], sizeof windows_s[i]);
         memcpy(c.entry_s, entry_s[i], sizeof entry_s[i]);
         divide(&c);
-        assert_memory_equal(c.shares, c.even, 3 * sizeof c.even[0]);
+        assert_memory_equal(c.budgets, c.even, 3 * sizeof c.even[0]);
         check_sum_and_bounds(&c);
     }
 }
@@ -182,7 +182,7 @@ static void with_fewer_entries_than_stages_the_first_get_one(void **state) {
     for (uint32_t s = 0; s < 3; s++)
         c.windows_s[s] = c.entry_s[s] = 1.0 + s;
     divide(&c);
-    assert_memory_equal(c.shares, ((uint64_t[]){1, 1, 0}), 3 * sizeof c.shares[0]);
+    assert_memory_equal(c.budgets, ((uint64_t[]){1, 1, 0}), 3 * sizeof c.budgets[0]);
 }
 
 int main(void) {
@@ -191,7 +191,7 @@ int main(void) {
         cmocka_unit_test(examples_worked_by_hand),
         cmocka_unit_test(large_stages_sum_exactly),
         cmocka_unit_test(a_longer_window_gets_more),
-        cmocka_unit_test(hostile_numbers_leave_shares_by_length),
+        cmocka_unit_test(hostile_numbers_leave_budgets_by_length),
         cmocka_unit_test(extreme_numbers_keep_sum_and_bounds),
         cmocka_unit_test(with_fewer_entries_than_stages_the_first_get_one),
     };

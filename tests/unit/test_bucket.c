@@ -274,15 +274,15 @@ static void parts_are_exact_beyond_64_bits(void **state) {
     }
 }
 
-/* -- shares ----------------------------------------------------------------------------------- */
+/* -- budgets ---------------------------------------------------------------------------------- */
 
 enum { BUCKETS = TAM_BUCKETS_MAX };
 
-typedef struct share_case {
+typedef struct budget_case {
     uint32_t nbuckets;
-    uint64_t k, n, lengths[BUCKETS], even[BUCKETS], shares[BUCKETS];
+    uint64_t k, n, lengths[BUCKETS], even[BUCKETS], budgets[BUCKETS];
     double norms[BUCKETS];
-} share_case;
+} budget_case;
 
 static double uniform(uint64_t seed) {
     return (double)(data_mix(seed) >> 11) / 9007199254740992.0;
@@ -302,9 +302,9 @@ static double draw_norm(uint64_t kind, uint64_t seed, uint64_t length) {
     }
 }
 
-static void draw(uint64_t seed, share_case *c) {
+static void draw(uint64_t seed, budget_case *c) {
     uint64_t base = data_mix(seed) << 8;
-    *c = (share_case){.nbuckets = 1 + (uint32_t)(data_mix(base) % BUCKETS)};
+    *c = (budget_case){.nbuckets = 1 + (uint32_t)(data_mix(base) % BUCKETS)};
     for (uint32_t b = 0; b < c->nbuckets; b++) {
         uint64_t r = data_mix(base + 2 * b + 10);
         c->lengths[b] = r % 5 == 0 ? 1 : 1 + (r >> 8) % (r % 5 == 1 ? 60000000 : 3000);
@@ -323,26 +323,26 @@ static uint64_t sum_of(const uint64_t *values, uint32_t count) {
     return sum;
 }
 
-static uint64_t share_max(const share_case *c, uint32_t b, tamis_share share) {
-    return tam_bucket_share_max(c->k, c->lengths[b], c->n, share, c->nbuckets);
+static uint64_t budget_max(const budget_case *c, uint32_t b, tamis_bucket_budget bucket_budget) {
+    return tam_bucket_budget_max(c->k, c->lengths[b], c->n, bucket_budget, c->nbuckets);
 }
 
-static void shares_sum_to_k_within_their_bounds(void **state) {
+static void budgets_sum_to_k_within_their_bounds(void **state) {
     (void)state;
-    share_case c;
+    budget_case c;
     for (uint64_t seed = 0; seed < 40000; seed++) {
         draw(seed, &c);
-        tam_bucket_shares(c.k, c.nbuckets, c.lengths, c.norms, c.even, c.shares);
-        assert_int_equal(sum_of(c.shares, c.nbuckets), c.k);
+        tam_bucket_budgets(c.k, c.nbuckets, c.lengths, c.norms, c.even, c.budgets);
+        assert_int_equal(sum_of(c.budgets, c.nbuckets), c.k);
         assert_int_equal(sum_of(c.even, c.nbuckets), c.k);
         for (uint32_t b = 0; b < c.nbuckets; b++) {
-            assert_true(c.even[b] <= c.lengths[b] && c.shares[b] <= c.lengths[b]);
-            assert_true(c.k < c.nbuckets || c.shares[b] >= 1);
-            assert_true(2 * c.shares[b] >= c.even[b]);
-            assert_true(c.shares[b] <= c.even[b] + c.k / c.nbuckets / 10);
-            assert_true(c.even[b] <= share_max(&c, b, TAMIS_SHARE_LENGTH));
-            assert_true(c.shares[b] <= share_max(&c, b, TAMIS_SHARE_NORM));
-            assert_true(share_max(&c, b, TAMIS_SHARE_NORM) <= c.lengths[b]);
+            assert_true(c.even[b] <= c.lengths[b] && c.budgets[b] <= c.lengths[b]);
+            assert_true(c.k < c.nbuckets || c.budgets[b] >= 1);
+            assert_true(2 * c.budgets[b] >= c.even[b]);
+            assert_true(c.budgets[b] <= c.even[b] + c.k / c.nbuckets / 10);
+            assert_true(c.even[b] <= budget_max(&c, b, TAMIS_BUCKET_BUDGET_LENGTH));
+            assert_true(c.budgets[b] <= budget_max(&c, b, TAMIS_BUCKET_BUDGET_NORM));
+            assert_true(budget_max(&c, b, TAMIS_BUCKET_BUDGET_NORM) <= c.lengths[b]);
         }
     }
 }
@@ -352,30 +352,32 @@ static void the_most_a_bucket_gets_does_not_fall_with_k(void **state) {
     (void)state;
     static const uint64_t lengths[] = {1, 500, 20, 3};
     for (uint32_t b = 0; b < 4; b++) {
-        for (int share = TAMIS_SHARE_NORM; share <= TAMIS_SHARE_LENGTH; share++) {
+        for (int budget = TAMIS_BUCKET_BUDGET_NORM; budget <= TAMIS_BUCKET_BUDGET_LENGTH;
+             budget++) {
             uint64_t before = 0;
             for (uint64_t k = 1; k <= 524; k++) {
-                uint64_t most = tam_bucket_share_max(k, lengths[b], 524, (tamis_share)share, 4);
+                uint64_t most =
+                    tam_bucket_budget_max(k, lengths[b], 524, (tamis_bucket_budget)budget, 4);
                 assert_true(most >= before);
                 before = most;
             }
             assert_int_equal(before, lengths[b]); /* k = n */
         }
     }
-    assert_int_equal(tam_bucket_share_max(100, 5000, 5000, TAMIS_SHARE_NORM, 1), 100);
+    assert_int_equal(tam_bucket_budget_max(100, 5000, 5000, TAMIS_BUCKET_BUDGET_NORM, 1), 100);
 }
 
 static void by_length_is_in_proportion_to_length(void **state) {
     (void)state;
-    share_case c;
+    budget_case c;
     for (uint64_t seed = 0; seed < 5000; seed++) {
         draw(seed, &c);
-        tam_bucket_shares(c.k, c.nbuckets, c.lengths, NULL, c.even, c.shares);
-        assert_memory_equal(c.shares, c.even, c.nbuckets * sizeof c.even[0]);
+        tam_bucket_budgets(c.k, c.nbuckets, c.lengths, NULL, c.even, c.budgets);
+        assert_memory_equal(c.budgets, c.even, c.nbuckets * sizeof c.even[0]);
         for (uint32_t b = 0; b < c.nbuckets && c.k >= c.nbuckets; b++) {
             double exact = 1.0 + (double)(c.k - c.nbuckets) * (double)(c.lengths[b] - 1) /
                                      fmax(1.0, (double)(c.n - c.nbuckets));
-            assert_true(fabs((double)c.shares[b] - exact) < 1.0 + 1e-6);
+            assert_true(fabs((double)c.budgets[b] - exact) < 1.0 + 1e-6);
         }
     }
 }
@@ -384,21 +386,21 @@ static void with_fewer_entries_than_buckets_the_first_get_one(void **state) {
     (void)state;
     static const uint64_t lengths[] = {4, 400, 40, 1};
     static const double norms[] = {0.0, 1.0, 9.0, 1e9};
-    uint64_t even[4], shares[4];
-    tam_bucket_shares(2, 4, lengths, norms, even, shares);
-    assert_memory_equal(shares, ((uint64_t[]){1, 1, 0, 0}), sizeof shares);
-    tam_bucket_shares(4, 4, lengths, norms, even, shares);
-    assert_memory_equal(shares, ((uint64_t[]){1, 1, 1, 1}), sizeof shares);
+    uint64_t even[4], budgets[4];
+    tam_bucket_budgets(2, 4, lengths, norms, even, budgets);
+    assert_memory_equal(budgets, ((uint64_t[]){1, 1, 0, 0}), sizeof budgets);
+    tam_bucket_budgets(4, 4, lengths, norms, even, budgets);
+    assert_memory_equal(budgets, ((uint64_t[]){1, 1, 1, 1}), sizeof budgets);
 }
 
-/* Even shares are 100 each of 1000 elements, so bounds are 50 and 110. */
+/* Even budgets are 100 each of 1000 elements, so bounds are 50 and 110. */
 static void check_by_norm(uint32_t nbuckets, const double *norms, const uint64_t *expected) {
     static const uint64_t lengths[] = {1000, 1000, 1000, 1000, 1000, 1000, 1000};
-    uint64_t even[7], shares[7];
-    tam_bucket_shares(100 * nbuckets, nbuckets, lengths, norms, even, shares);
+    uint64_t even[7], budgets[7];
+    tam_bucket_budgets(100 * nbuckets, nbuckets, lengths, norms, even, budgets);
     for (uint32_t b = 0; b < nbuckets; b++) {
         assert_int_equal(even[b], 100);
-        assert_int_equal(shares[b], expected[b]);
+        assert_int_equal(budgets[b], expected[b]);
     }
 }
 
@@ -415,23 +417,23 @@ static void examples_by_norm_worked_by_hand(void **state) {
                   (uint64_t[]){50, 108, 109, 108, 108, 109, 108});
 }
 
-static void norms_that_say_nothing_leave_shares_by_length(void **state) {
+static void norms_that_say_nothing_leave_budgets_by_length(void **state) {
     (void)state;
     static const uint64_t lengths[] = {10, 2000, 300, 1};
     static const double useless[][4] = {{0, 0, 0, 0},        {1, NAN, 1, 1},
                                         {1, 1, INFINITY, 1}, {1e300, 1e300, 1e300, 1},
                                         {1, 1, 1, -1},       {-0.0, 0, 0, 0}};
-    uint64_t even[4], shares[4];
+    uint64_t even[4], budgets[4];
     for (size_t i = 0; i < sizeof useless / sizeof useless[0]; i++) {
-        memset(shares, 0xff, sizeof shares);
-        tam_bucket_shares(231, 4, lengths, useless[i], even, shares);
-        assert_memory_equal(shares, even, sizeof even);
+        memset(budgets, 0xff, sizeof budgets);
+        tam_bucket_budgets(231, 4, lengths, useless[i], even, budgets);
+        assert_memory_equal(budgets, even, sizeof even);
     }
 }
 
 static void a_larger_norm_gets_more(void **state) {
     (void)state;
-    uint64_t lengths[BUCKETS], even[BUCKETS], shares[BUCKETS];
+    uint64_t lengths[BUCKETS], even[BUCKETS], budgets[BUCKETS];
     double norms[BUCKETS];
     for (uint64_t seed = 0; seed < 3000; seed++) {
         uint32_t nbuckets = 2 + (uint32_t)(seed % (BUCKETS - 1));
@@ -441,13 +443,13 @@ static void a_larger_norm_gets_more(void **state) {
             norms[b] = norm;
             norm *= 1.0 + uniform(seed * BUCKETS + b) * (seed % 3 ? 0.1 : 2.0);
         }
-        tam_bucket_shares((1 + seed % 97) * nbuckets, nbuckets, lengths, norms, even, shares);
+        tam_bucket_budgets((1 + seed % 97) * nbuckets, nbuckets, lengths, norms, even, budgets);
         for (uint32_t b = 1; b < nbuckets; b++)
-            assert_true(shares[b] + 1 >= shares[b - 1]); /* both are rounded */
+            assert_true(budgets[b] + 1 >= budgets[b - 1]); /* both are rounded */
     }
 }
 
-static double bounded(const share_case *c, uint32_t b, double scale) {
+static double bounded(const budget_case *c, uint32_t b, double scale) {
     double wish = scale * c->norms[b];
     double low = (double)((c->even[b] + 1) / 2),
            high = (double)(c->even[b] + c->k / c->nbuckets / 10);
@@ -456,7 +458,7 @@ static double bounded(const share_case *c, uint32_t b, double scale) {
 }
 
 /* The factor at which bounded norms sum to k, by bisection of its logarithm. */
-static double find_scale(const share_case *c) {
+static double find_scale(const budget_case *c) {
     double low = -1000.0, high = 1000.0;
     for (int i = 0; i < 100; i++) {
         double middle = 0.5 * (low + high), sum = 0.0;
@@ -467,24 +469,24 @@ static double find_scale(const share_case *c) {
     return exp2(high);
 }
 
-static void shares_are_bounded_norms_in_one_proportion(void **state) {
+static void budgets_are_bounded_norms_in_one_proportion(void **state) {
     (void)state;
-    share_case c;
+    budget_case c;
     for (uint64_t seed = 0; seed < 4000; seed++) {
         draw(seed, &c);
         if (seed % 4 == 2 || c.k < c.nbuckets) /* zeros have no proportion */
             continue;
-        tam_bucket_shares(c.k, c.nbuckets, c.lengths, c.norms, c.even, c.shares);
+        tam_bucket_budgets(c.k, c.nbuckets, c.lengths, c.norms, c.even, c.budgets);
         double scale = find_scale(&c);
         for (uint32_t b = 0; b < c.nbuckets; b++)
-            assert_true(fabs((double)c.shares[b] - bounded(&c, b, scale)) < 1.01);
+            assert_true(fabs((double)c.budgets[b] - bounded(&c, b, scale)) < 1.01);
     }
 }
 
-/* Away from the bounds shares are norms up to rounding, so their scale does not matter. */
-static void between_the_bounds_shares_are_norms(void **state) {
+/* Away from the bounds budgets are norms up to rounding, so their scale does not matter. */
+static void between_the_bounds_budgets_are_norms(void **state) {
     (void)state;
-    uint64_t lengths[8], even[8], shares[8];
+    uint64_t lengths[8], even[8], budgets[8];
     double norms[8];
     for (uint64_t seed = 0; seed < 1000; seed++) {
         double sum = 0.0, scale = pow(10.0, 400.0 * uniform(seed + 5) - 200.0);
@@ -493,9 +495,9 @@ static void between_the_bounds_shares_are_norms(void **state) {
             norms[b] = scale * (0.96 + 0.08 * uniform(seed * 8 + b));
             sum += norms[b];
         }
-        tam_bucket_shares(8000, 8, lengths, norms, even, shares);
+        tam_bucket_budgets(8000, 8, lengths, norms, even, budgets);
         for (uint32_t b = 0; b < 8; b++)
-            assert_true(fabs((double)shares[b] - 8000.0 * norms[b] / sum) < 1.0 + 1e-6);
+            assert_true(fabs((double)budgets[b] - 8000.0 * norms[b] / sum) < 1.0 + 1e-6);
     }
 }
 
@@ -511,15 +513,15 @@ int main(void) {
         cmocka_unit_test(buckets_cover_every_segment_once_from_last_to_first),
         cmocka_unit_test(many_segments_make_64_buckets),
         cmocka_unit_test(parts_are_exact_beyond_64_bits),
-        cmocka_unit_test(shares_sum_to_k_within_their_bounds),
+        cmocka_unit_test(budgets_sum_to_k_within_their_bounds),
         cmocka_unit_test(the_most_a_bucket_gets_does_not_fall_with_k),
         cmocka_unit_test(by_length_is_in_proportion_to_length),
         cmocka_unit_test(with_fewer_entries_than_buckets_the_first_get_one),
         cmocka_unit_test(examples_by_norm_worked_by_hand),
-        cmocka_unit_test(norms_that_say_nothing_leave_shares_by_length),
+        cmocka_unit_test(norms_that_say_nothing_leave_budgets_by_length),
         cmocka_unit_test(a_larger_norm_gets_more),
-        cmocka_unit_test(shares_are_bounded_norms_in_one_proportion),
-        cmocka_unit_test(between_the_bounds_shares_are_norms),
+        cmocka_unit_test(budgets_are_bounded_norms_in_one_proportion),
+        cmocka_unit_test(between_the_bounds_budgets_are_norms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Planned buckets of real models on the links of docs/overlap.md, and the room of their messages.
+ * Planned buckets of real models on the links of docs/overlap.md, and the capacity of their
+ * messages.
  */
 #include "lib/policy/bucket.h"
 #include "lib/policy/cost.h"
@@ -62,9 +63,9 @@ static void buckets_have_room_for_a_tenth_more_than_k(void **state) {
     (void)state;
     const uint64_t n = 124439808, k = n / 100;
     for (uint32_t nbuckets = 2; nbuckets <= TAM_BUCKETS_MAX; nbuckets++) {
-        uint64_t room =
-            nbuckets * tam_bucket_share_max(k, n / nbuckets, n, TAMIS_SHARE_NORM, nbuckets);
-        assert_true(room >= k && room <= k + k / 10 + nbuckets);
+        uint64_t capacity = nbuckets * tam_bucket_budget_max(k, n / nbuckets, n,
+                                                             TAMIS_BUCKET_BUDGET_NORM, nbuckets);
+        assert_true(capacity >= k && capacity <= k + k / 10 + nbuckets);
     }
 }
 

@@ -241,9 +241,9 @@ static void compare_steps(const tam_net *net, uint32_t nranks, regret *r) {
     ways[USUAL].fused_bytes = tam_plan_fused(net, &ways[USUAL]);
     ways[PROPOSED] = tam_calibration_propose(net, nranks, plans) > 0 ? plans[0] : ways[USUAL];
     for (size_t e = 0; e < LENGTH(elements) * LENGTH(densities); e++) {
-        double picks = elements[e / 2] * densities[e % 2];
+        double entries = elements[e / 2] * densities[e % 2];
         tam_plan_case c = {
-            nranks, TAM_CALIBRATION_PACKET + 4.0 * picks / nranks, 4.0 * picks, {0, 0, 0}};
+            nranks, TAM_CALIBRATION_PACKET + 4.0 * entries / nranks, 4.0 * entries, {0, 0, 0}};
         tam_plan own = tam_plan_choose(net, &c);
         for (int w = 0; w < WAYS; w++) {
             double over = tam_plan_step_s(net, &ways[w], &c) / tam_plan_step_s(net, &own, &c) - 1.0;
@@ -301,7 +301,7 @@ static void what_is_clearly_better_is_taken(void **state) {
     (void)state;
     for (size_t i = 0; i < LENGTH(cases); i++) {
         double gain[TAM_CALIBRATION_PLANS];
-        uint32_t taken = tam_calibration_pick(cases[i].ns[0], cases[i].nplans, gain);
+        uint32_t taken = tam_calibration_choose(cases[i].ns[0], cases[i].nplans, gain);
         if (taken != cases[i].taken)
             fail_msg("case %zu: plan %u is taken, not %u", i, taken, cases[i].taken);
         assert_true(gain[0] == 0.0 && (taken == 0 || gain[taken] > 0.1));

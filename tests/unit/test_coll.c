@@ -7,7 +7,7 @@
 
 #include "collectives/exchange/value_codecs.h"
 #include "lib/base/tree.h"
-#include "lib/policy/slices.h"
+#include "lib/policy/shards.h"
 
 /* -- the definitions -------------------------------------------------------------------------- */
 
@@ -132,7 +132,7 @@ static void all_plans(uint32_t nranks, void (*body)(const tam_plan *plan)) {
 static void try_all(const tam_plan *plan) {
     uint32_t n = plan->nranks;
     sums_have_the_bits_of_the_tree(plan, 40 * n + 3, 128); /* several chunks */
-    sums_have_the_bits_of_the_tree(plan, 1, 128);          /* most slices are empty */
+    sums_have_the_bits_of_the_tree(plan, 1, 128);          /* most shards are empty */
     gathers_bring_all_to_all(plan, 24, 128);
     gathers_bring_all_to_all(plan, 300, 128); /* longer than a chunk */
     gathers_bring_all_to_all(plan, 0, 128);
@@ -214,16 +214,16 @@ static void tagged_sums_at_the_border(void **state) {
 
 /* A rank that sums for two virtual ranks receives one in a message by itself, the other in
  * the header. */
-static void slices_may_end_at_a_chunk(void **state) {
+static void shards_may_end_at_a_chunk(void **state) {
     (void)state;
     enum { CHUNK = 512, FLOATS = CHUNK / 2 / sizeof(float) }; /* of each of two streams */
     static const uint32_t sizes[] = {3, 6, 11, 20};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         tam_plan plans[] = {tam_plan_linear(sizes[i]), tam_plan_make(sizes[i], 1, 4)};
-        uint32_t slices = 2 * sizes[i]; /* of one length, but for a rank with one virtual rank */
+        uint32_t shards = 2 * sizes[i]; /* of one length, but for a rank with one virtual rank */
         for (size_t p = 0; p < 2; p++)
-            for (uint32_t more = 0; more < slices; more++)
-                sums_have_the_bits_of_the_tree(&plans[p], slices * FLOATS + more, CHUNK);
+            for (uint32_t more = 0; more < shards; more++)
+                sums_have_the_bits_of_the_tree(&plans[p], shards * FLOATS + more, CHUNK);
     }
 }
 
@@ -242,7 +242,7 @@ typedef struct encoded {
     size_t count, up_bytes, down_bytes;
     float *values;       /* [ranks][count] */
     unsigned char *up;   /* [ranks] encoded values */
-    unsigned char *down; /* [ranks] encoded sums: own slices, then all */
+    unsigned char *down; /* [ranks] encoded sums: own shards, then all */
     unsigned char *all;  /* the list of all sums */
 } encoded;
 
@@ -278,11 +278,11 @@ static void free_encoded(encoded *l) {
     free(l->all);
 }
 
-/* The owners' slices of all ranks cover the vector once. */
+/* The owners' shards of all ranks cover the vector once. */
 static void encode_own(encoded *l, uint32_t nranks, uint32_t rank, const tam_value_codec *down,
                        unsigned *owners) {
     tam_owned own[2];
-    uint32_t nown = tam_slices_of(l->count, TAM_VALUE_BLOCK, nranks, rank, own);
+    uint32_t nown = tam_shards_of(l->count, TAM_VALUE_BLOCK, nranks, rank, own);
     for (uint32_t i = 0; i < nown; i++) {
         unsigned char *to = l->down + rank * l->down_bytes + tam_value_bytes(down, own[i].begin);
         tam_value_encode(down, l->values + rank * l->count + own[i].begin, own[i].length, to, NULL);
@@ -425,7 +425,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_plan_gives_the_bits_of_the_tree),
         cmocka_unit_test(tagged_sums_at_the_border),
-        cmocka_unit_test(slices_may_end_at_a_chunk),
+        cmocka_unit_test(shards_may_end_at_a_chunk),
         cmocka_unit_test(every_plan_sums_values_in_another_form),
         cmocka_unit_test(runs_arrive),
         cmocka_unit_test(sums_of_large_jobs_have_the_same_bits),

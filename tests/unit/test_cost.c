@@ -85,8 +85,8 @@ static void nodes_are_near_and_one_node_is_all_there_is(void **state) {
     near(net.near_s, 1e-6);
     near(net.near_s_per_byte, 1e-11);
     near(net.message_s, 0.125e-6);
-    for (uint32_t room = 0; room <= 128; room += 64) /* unknown; all; more */
-        assert_int_equal(tam_net_of_link(&slow, 64, room).ranks_per_node, 1);
+    for (uint32_t size = 0; size <= 128; size += 64) /* unknown; all; more */
+        assert_int_equal(tam_net_of_link(&slow, 64, size).ranks_per_node, 1);
 }
 
 typedef struct network {

@@ -19,8 +19,8 @@ static void test_a_search_considers_few_entries(void **state) {
     world w;
     world_open(&w, (world_plan){.n = 400000, .capacity = 8000});
     world_fill(&w, HEAVY);
-    tam_cut job = {.kind = TAM_CUT_TOTAL, .acc = w.acc, .mine = TAM_PART_ALL, .k = 4000};
-    assert_in_range(world_cut(&w, &job).candidates, 4000, 8000);
+    tam_select_job job = {.kind = TAM_SELECT_TOTAL, .acc = w.acc, .mine = TAM_PART_ALL, .k = 4000};
+    assert_in_range(world_select(&w, &job).candidates, 4000, 8000);
     world_close(&w);
 }
 

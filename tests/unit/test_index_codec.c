@@ -80,9 +80,9 @@ static size_t plain_gap8(const list *l, unsigned char *out) {
 static size_t plain_bitmap(const list *l, unsigned char *out) {
     size_t bytes = (size_t)(l->span / 8 + (l->span % 8 > 0)), next = 0;
     for (uint64_t p = 0; p < 8 * (uint64_t)bytes; p++) {
-        bool picked = next < l->count && l->positions[next] == p;
-        out[p / 8] = (unsigned char)((p % 8 ? out[p / 8] : 0) | picked << p % 8);
-        next += picked;
+        bool listed = next < l->count && l->positions[next] == p;
+        out[p / 8] = (unsigned char)((p % 8 ? out[p / 8] : 0) | listed << p % 8);
+        next += listed;
     }
     return bytes;
 }
@@ -209,7 +209,7 @@ static void test_random_lists_come_back(void **state) {
 static void test_full_blocks_and_empty_blocks_come_back(void **state) {
     (void)state;
     list l = new_list(7 * 65536 + 5, 2 * 65536 + 2);
-    for (uint64_t p = 0; p < 65536; p++) /* 65,536 picks in one block: a count of three bytes */
+    for (uint64_t p = 0; p < 65536; p++) /* 65,536 entries in one block: a count of three bytes */
         add(&l, 2 * 65536 + p);
     check_list(&l);
     add(&l, 6 * 65536);

@@ -12,10 +12,10 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { ROOM = 8, TILES = 4 };
+enum { CAPACITY = 8, TILES = 4 };
 
 static tam_packets open_packets(const uint32_t *const lists[2], const uint32_t counts[2]) {
-    tam_packets s = {.nranks = 2, .capacity = ROOM, .index_codec = TAMIS_INDEX_U32, .span = 20};
+    tam_packets s = {.nranks = 2, .capacity = CAPACITY, .index_codec = TAMIS_INDEX_U32, .span = 20};
     assert_int_equal(tam_packets_open(&s), TAMIS_OK);
     for (uint32_t r = 0; r < 2; r++) {
         ((tam_header *)(uintptr_t)tam_packet_header_of(&s, r))->count = counts[r];
@@ -31,7 +31,7 @@ static void check(const uint32_t *a, uint32_t na, const uint32_t *b, uint32_t nb
     static const uint32_t owners[] = {0, 1};
     tam_tile tiles[TILES];
     tam_list lists[2];
-    uint32_t indices[2 * ROOM];
+    uint32_t indices[2 * CAPACITY];
     size_t count = 0;
     char words[64];
     for (uint32_t t = 0; t < TILES; t++)
@@ -50,7 +50,7 @@ static void check(const uint32_t *a, uint32_t na, const uint32_t *b, uint32_t nb
         assert_true(indices[i - 1] < indices[i]);
 }
 
-static void test_lists_of_owners_are_united(void **state) {
+static void test_lists_of_owners_are_merged(void **state) {
     (void)state;
     check((const uint32_t[]){0, 9, 20, 29}, 4, (const uint32_t[]){10, 39}, 2, 2);
     check((const uint32_t[]){5}, 0, (const uint32_t[]){10}, 1, 2);
@@ -67,7 +67,7 @@ static void test_an_index_of_another_owner_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists_of_owners_are_united),
+        cmocka_unit_test(test_lists_of_owners_are_merged),
         cmocka_unit_test(test_an_index_of_another_owner_is_refused),
     };
     return cmocka_run_group_tests_name("merge", tests, NULL, NULL);

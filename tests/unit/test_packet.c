@@ -29,7 +29,7 @@ static tamis_status deliver(void *self, const void *send, size_t bytes, void *re
     return TAMIS_OK;
 }
 
-/* Rank 0 may pick from blocks 0, 2, ...; rank 1 from 1, 3, ... of 50 elements. */
+/* Rank 0 may select from blocks 0, 2, ...; rank 1 from 1, 3, ... of 50 elements. */
 static const tam_strided ranges[] = {{0, 50, 100, HALF}, {50, 50, 100, HALF}};
 
 static tam_packets open_packets(tamis_index_codec index_codec, bool growing) {
@@ -84,7 +84,7 @@ static void check(tamis_index_codec index_codec, uint32_t count, const void *ind
     }
 }
 
-static void test_what_a_codec_reads_is_where_its_sender_may_pick(void **state) {
+static void test_what_a_codec_reads_is_where_its_sender_may_select(void **state) {
     static fake_link w;
     const unsigned char gaps[] = {3, 255, 39}; /* positions 3 and 298 */
     (void)state;
@@ -262,7 +262,7 @@ static void test_a_rank_at_another_step_is_named_with_a_step_that_there_is(void 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_at_another_step_is_named_with_a_step_that_there_is),
-        cmocka_unit_test(test_what_a_codec_reads_is_where_its_sender_may_pick),
+        cmocka_unit_test(test_what_a_codec_reads_is_where_its_sender_may_select),
         cmocka_unit_test(test_sealed_indices_that_no_list_has_are_refused),
         cmocka_unit_test(test_the_packet_of_another_rank_is_refused),
         cmocka_unit_test(test_a_damaged_value_is_refused),

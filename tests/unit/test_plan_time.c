@@ -322,7 +322,7 @@ static void the_choice_is_that_of_the_model(void **state) {
     static const struct {
         int net;
         uint32_t nranks;
-        double picks;
+        double entries;
         const char *text;
     } cases[] = {
         {IB, 4, 250000, "4"},
@@ -351,7 +351,7 @@ static void the_choice_is_that_of_the_model(void **state) {
         {TCP, 4096, 25000, "8x8x8x8"},
     };
     for (size_t i = 0; i < LENGTH(cases); i++) {
-        double bytes = 4.0 * cases[i].picks;
+        double bytes = 4.0 * cases[i].entries;
         tam_plan_case c = {cases[i].nranks, 16.0 + bytes / cases[i].nranks, bytes, {0, 0, 0}};
         tam_plan plan = tam_plan_choose(&nets[cases[i].net], &c);
         same_text(&plan, cases[i].text);

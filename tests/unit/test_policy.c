@@ -193,7 +193,7 @@ static void ownership_is_exclusive_and_visits_every_rank(void **state) {
     tamis_layout_destroy(layout);
 }
 
-static void shares_sum_to_k_and_never_exceed_what_is_owned(void **state) {
+static void budgets_sum_to_k_and_never_exceed_what_is_owned(void **state) {
     (void)state;
     static const uint64_t lengths[] = {1, 7, 33, 1000, 20011};
     static const char *const names[] = {"tamis", "rotate+global+exact+union", "cltk"};
@@ -209,10 +209,10 @@ static void shares_sum_to_k_and_never_exceed_what_is_owned(void **state) {
                     for (uint64_t step = 0; step < nranks; step++) {
                         uint64_t sum = 0;
                         for (uint32_t r = 0; r < nranks; r++) {
-                            size_t share = tam_share_of(&d, step, r, k);
-                            assert_true(share <= d.part_sizes[tam_part_of(&d, step, r)]);
-                            assert_true(share <= tam_share_max(&d, k));
-                            sum += share;
+                            size_t budget = tam_budget_of(&d, step, r, k);
+                            assert_true(budget <= d.part_sizes[tam_part_of(&d, step, r)]);
+                            assert_true(budget <= tam_budget_max(&d, k));
+                            sum += budget;
                         }
                         assert_int_equal(sum, k);
                     }
@@ -233,15 +233,15 @@ static void the_leader_of_step_t_is_rank_t_mod_p_and_takes_all_of_k(void **state
     assert_int_equal(tam_division_open(layout, scheme, 5, 0, &d), TAMIS_OK);
     for (uint64_t step = 0; step < 12; step++) {
         for (uint32_t r = 0; r < 5; r++)
-            assert_int_equal(tam_share_of(&d, step, r, 70), r == step % 5 ? 70 : 0);
+            assert_int_equal(tam_budget_of(&d, step, r, 70), r == step % 5 ? 70 : 0);
         assert_int_equal(tam_owner_of(&d, step, d.grid.tiles[0].part), step % 5);
     }
     tam_division_close(&d);
     tamis_layout_destroy(layout);
 }
 
-/* DEFT: a tensor with more than n/P elements is cut into exactly P pieces, the first longer. */
-static void deft_cuts_large_tensors_into_one_piece_per_rank(void **state) {
+/* DEFT: a tensor with more than n/P elements is divided into exactly P pieces, the first longer. */
+static void deft_divides_large_tensors_into_one_piece_per_rank(void **state) {
     (void)state;
     tamis_layout *layout = make_layout((uint64_t[]){10, 3, 2}, 3);
     tam_scheme scheme;
@@ -389,13 +389,13 @@ static void micro_threshold_moves_by_the_published_factors(void **state) {
     assert_int_equal(tam_control_open(scheme, &c.grid, 100, 2.0, 0.0, &control), TAMIS_OK);
     assert_true(control.state.threshold == 0.05); /* 1 / (2 sqrt(100)) */
     static const struct {
-        uint64_t picked;
+        uint64_t selected;
         double factor;
     } steps[] = {{111, 1.005}, {110, 1.00125}, {101, 1.00125}, {100, 0.9987},
                  {92, 0.9987}, {90, 0.995},    {0, 0.995}};
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         double before = control.state.threshold;
-        tam_control_update(&control, &(tam_observed){.picked = steps[i].picked});
+        tam_control_update(&control, &(tam_observed){.selected = steps[i].selected});
         assert_true(fabs(control.state.threshold / before - steps[i].factor) < 1e-12);
         assert_int_equal(control.thresholds[0], tam_bits((float)control.state.threshold));
     }
@@ -410,11 +410,11 @@ static void a_fixed_threshold_stays(void **state) {
     make_groups(&c, (uint32_t[]){10000}, 1);
     assert_int_equal(tam_scheme_parse("threshold", &scheme), TAMIS_OK);
     assert_int_equal(tam_control_open(scheme, &c.grid, 100, 2.0, 0.0, &control), TAMIS_OK);
-    for (uint64_t picked = 0; picked < 10000; picked += 999) {
+    for (uint64_t selected = 0; selected < 10000; selected += 999) {
         assert_true(control.state.threshold == 0.05);
         assert_int_equal(control.thresholds[0], tam_bits(0.05f));
-        tam_control_update(&control, &(tam_observed){.picked = picked});
-        tam_control_aim(&control, 100 + picked);
+        tam_control_update(&control, &(tam_observed){.selected = selected});
+        tam_control_aim(&control, 100 + selected);
     }
     tam_control_close(&control);
 }
@@ -452,7 +452,7 @@ static void prediction_finds_level_and_slope_of_a_steady_tail(void **state) {
     assert_int_equal(tam_control_open(scheme, &c.grid, 1000, 2.0, 0.0, &control), TAMIS_OK);
     assert_int_equal(control.thresholds[0], TAM_INFINITE_BITS); /* the first step searches */
     for (int step = 0; step < 60; step++) {
-        tam_observed seen = {.picked = 1000, .cuts = (double[]){log2(level)}, .ncuts = 1};
+        tam_observed seen = {.selected = 1000, .min_keys = (double[]){log2(level)}, .nmin_keys = 1};
         double threshold = tam_float(control.thresholds[0]);
         if (control.state.primed)
             seen.candidates = (uint64_t)(k * pow(threshold / level, -slope));
@@ -464,16 +464,16 @@ static void prediction_finds_level_and_slope_of_a_steady_tail(void **state) {
     tam_control_close(&control);
 }
 
-/* Slow waves of the cut, a group that wakes in step 10, a jump of all in step 25. */
+/* Slow waves of the smallest keys, a group that wakes in step 10, a jump of all in step 25. */
 static void learn_step(tam_control *control, uint32_t step) {
     double wave = step % 7 * 0.05 - 0.2, scale = step < 25 ? 1e-3 : 1e-6;
     tam_observed seen = {
-        .picked = 700,
+        .selected = 700,
         .candidates = step % 5 ? 1000 + 31 * step : 0,
-        .cuts = (double[]){wave, 0.5 * wave, step == 25 ? -5.0 : 0.01},
-        .ncuts = 3,
+        .min_keys = (double[]){wave, 0.5 * wave, step == 25 ? -5.0 : 0.01},
+        .nmin_keys = 3,
         .group_sums = (double[]){71.0 * scale, 0.3 * scale, step > 9 ? scale : 0.0},
-        .group_picked = (uint32_t[]){600 + step, 90 - step, step > 9 ? step % 4 : 0},
+        .group_selected = (uint32_t[]){600 + step, 90 - step, step > 9 ? step % 4 : 0},
     };
     tam_control_update(control, &seen);
 }
@@ -542,9 +542,9 @@ int main(void) {
         cmocka_unit_test(a_scheme_that_means_nothing_is_refused_with_a_reason),
         cmocka_unit_test(tiles_cover_every_element_once),
         cmocka_unit_test(ownership_is_exclusive_and_visits_every_rank),
-        cmocka_unit_test(shares_sum_to_k_and_never_exceed_what_is_owned),
+        cmocka_unit_test(budgets_sum_to_k_and_never_exceed_what_is_owned),
         cmocka_unit_test(the_leader_of_step_t_is_rank_t_mod_p_and_takes_all_of_k),
-        cmocka_unit_test(deft_cuts_large_tensors_into_one_piece_per_rank),
+        cmocka_unit_test(deft_divides_large_tensors_into_one_piece_per_rank),
         cmocka_unit_test(blocks_are_long_and_many_and_where_they_are_few_at_least_eight),
         cmocka_unit_test(a_division_has_the_blocks_of_the_rule_unless_others_are_asked_for),
         cmocka_unit_test(budgets_follow_norms_and_surplus_flows_on),

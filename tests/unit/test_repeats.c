@@ -11,10 +11,10 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { ROOM = 2048, QUEUE = 16 };
+enum { CAPACITY = 2048, QUEUE = 16 };
 
 typedef struct end {
-    unsigned char sent[TAM_P2P_LANES][QUEUE][ROOM];
+    unsigned char sent[TAM_P2P_LANES][QUEUE][CAPACITY];
     size_t bytes[TAM_P2P_LANES][QUEUE];
     tam_message due[TAM_P2P_LANES][QUEUE]; /* receives, */
     uint32_t tickets[TAM_P2P_LANES][QUEUE];
@@ -26,7 +26,7 @@ typedef struct end {
 static tamis_status post(void *self, uint32_t ticket, const tam_message *m) {
     end *e = self;
     uint32_t *next = m->sends ? &e->nsent[m->lane] : &e->ndue[m->lane];
-    assert_true(*next < QUEUE && m->bytes <= ROOM);
+    assert_true(*next < QUEUE && m->bytes <= CAPACITY);
     if (m->sends) {
         memcpy(e->sent[m->lane][*next], m->memory, m->bytes);
         e->bytes[m->lane][*next] = m->bytes;

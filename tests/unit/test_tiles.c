@@ -39,7 +39,7 @@ typedef struct tile_memory {
 
 enum { SMOOTH, FEW_VALUES, ZEROS, TINY, BAD_GRADIENT, OVERFLOWING, BAD_RESIDUAL, TILE_PATTERNS };
 
-static float pick(uint64_t random, const float *values, size_t count) {
+static float choose(uint64_t random, const float *values, size_t count) {
     return values[random % count];
 }
 
@@ -53,21 +53,21 @@ static void fill_tile(int pattern, uint32_t i, float *acc, float *grad) {
     *acc = smooth * smooth * smooth * 8;
     *grad = (float)(int64_t)(b >> 40) / 16777216.0f - 0.5f;
     if (pattern == FEW_VALUES) {
-        *acc = pick(a, few, LENGTH(few));
-        *grad = pick(b, few, LENGTH(few));
+        *acc = choose(a, few, LENGTH(few));
+        *grad = choose(b, few, LENGTH(few));
     } else if (pattern == ZEROS) {
         *acc = a & 1 ? 0 : -0.0f;
         *grad = b & 1 ? 0 : -0.0f;
     } else if (pattern == TINY) {
-        *acc = pick(a, tiny, LENGTH(tiny));
-        *grad = pick(b, tiny, LENGTH(tiny));
+        *acc = choose(a, tiny, LENGTH(tiny));
+        *grad = choose(b, tiny, LENGTH(tiny));
     } else if (pattern == BAD_GRADIENT && b % 97 == 0) {
-        *grad = pick(a, bad, LENGTH(bad));
+        *grad = choose(a, bad, LENGTH(bad));
     } else if (pattern == OVERFLOWING) {
-        *acc = pick(a, huge, LENGTH(huge));
-        *grad = pick(b, huge, LENGTH(huge));
+        *acc = choose(a, huge, LENGTH(huge));
+        *grad = choose(b, huge, LENGTH(huge));
     } else if (pattern == BAD_RESIDUAL && a % 61 == 0) {
-        *acc = pick(b, bad, LENGTH(bad));
+        *acc = choose(b, bad, LENGTH(bad));
     }
 }
 

@@ -25,9 +25,9 @@ typedef struct event {
 } event;
 
 typedef struct track {
-    event *events; /* [room], of which [first, first + count) */
-    uint32_t first, count, room;
-    bool unite; /* sum the time in which the level is not 0, not the level */
+    event *events; /* [capacity], of which [first, first + count) */
+    uint32_t first, count, capacity;
+    bool as_union; /* sum the time in which the level is not 0, not the level */
     uint32_t nopen;
     uint64_t open_ns[TAM_MARKS_THREADS]; /* begins of what was under way at the last drain */
 } track;
@@ -42,7 +42,7 @@ tamis_status tam_spans_open(tam_spans **out) {
     tam_spans *spans = tam_alloc(sizeof *spans);
     if (!spans)
         return tam_fail(TAMIS_E_NOMEM, "no memory for phase spans");
-    spans->tracks[BUSY].unite = true;
+    spans->tracks[BUSY].as_union = true;
     spans->phases = 1u << BUSY;
     *out = spans;
     return TAMIS_OK;
@@ -64,7 +64,7 @@ static event *events_of(const track *t) {
 
 /* Exposure until a time behind event `e`, before the next. */
 static uint64_t upto(const track *t, const event *e, uint64_t at_ns) {
-    return e->ns + (t->unite ? e->level > 0 : e->level) * (at_ns - e->at_ns);
+    return e->ns + (t->as_union ? e->level > 0 : e->level) * (at_ns - e->at_ns);
 }
 
 /* How many events lie at or before `at_ns`. */
@@ -98,24 +98,24 @@ void tam_spans_forget(tam_spans *spans, uint64_t before_ns) {
 }
 
 static bool grow(track *t) {
-    uint32_t room = t->room ? 2 * t->room : EVENTS_FIRST;
-    event *events = room <= EVENTS_MAX ? tam_alloc_array(room, sizeof *events) : NULL;
+    uint32_t capacity = t->capacity ? 2 * t->capacity : EVENTS_FIRST;
+    event *events = capacity <= EVENTS_MAX ? tam_alloc_array(capacity, sizeof *events) : NULL;
     if (!events)
         return false;
     if (t->count)
         memcpy(events, events_of(t), t->count * sizeof *events);
     tam_free(t->events);
     t->events = events;
-    t->room = room;
+    t->capacity = capacity;
     t->first = 0;
     return true;
 }
 
 /* For two more events. What has been forgotten leaves its place, if that is worth the move. */
-static bool make_room(track *t) {
-    if (t->first + t->count + 2 <= t->room)
+static bool reserve(track *t) {
+    if (t->first + t->count + 2 <= t->capacity)
         return true;
-    if (t->first < 2 || t->first < t->room / 8)
+    if (t->first < 2 || t->first < t->capacity / 8)
         return grow(t);
     memmove(t->events, events_of(t), t->count * sizeof *t->events);
     t->first = 0;
@@ -124,14 +124,14 @@ static bool make_room(track *t) {
 
 /* A track that cannot grow lets go of its older half, and so do all others: exposures of different
  * phases are compared. */
-static bool ensure_room(tam_spans *spans, track *t) {
-    if (make_room(t))
+static bool ensure_capacity(tam_spans *spans, track *t) {
+    if (reserve(t))
         return true;
     if (t->count < 4)
         return false;
     spans->dropped += t->count / 4;
     tam_spans_forget(spans, events_of(t)[t->count / 2].at_ns);
-    return make_room(t);
+    return reserve(t);
 }
 
 /* @return its place */
@@ -160,7 +160,8 @@ void tam_spans_add(tam_spans *spans, uint32_t phase, uint64_t begin_ns, uint64_t
     if (phase >= BUSY || end_ns <= begin_ns)
         return;
     track *own = &spans->tracks[phase], *busy = &spans->tracks[BUSY];
-    if (!ensure_room(spans, own) || !ensure_room(spans, busy) || end_ns <= spans->known_ns) {
+    if (!ensure_capacity(spans, own) || !ensure_capacity(spans, busy) ||
+        end_ns <= spans->known_ns) {
         spans->dropped++;
         return;
     }
@@ -231,7 +232,7 @@ static uint64_t still_open(const track *t, uint64_t at_ns) {
 static void walk(const track *t, const uint64_t *at_ns, uint32_t count, uint32_t phase,
                  tam_exposure *out) {
     /* Behind its first open phase the track of all is busy, whatever ended there. */
-    uint64_t until_ns = t->unite && t->nopen ? t->open_ns[0] : UINT64_MAX;
+    uint64_t until_ns = t->as_union && t->nopen ? t->open_ns[0] : UINT64_MAX;
     uint32_t past = find(t, at_ns[0] < until_ns ? at_ns[0] : until_ns);
     for (uint32_t i = 0; i < count; i++) {
         uint64_t ended_ns = at_ns[i] < until_ns ? at_ns[i] : until_ns;

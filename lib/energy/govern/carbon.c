@@ -30,21 +30,21 @@ typedef struct row {
 /* A constant is a row that holds for ever. */
 struct tamis_carbon {
     row *rows; /* one more than nrows, which ends the last and is unknown */
-    size_t nrows, room;
+    size_t nrows, capacity;
 };
 
 /* There is always room for the row that ends the last. */
 static tamis_status append(tamis_carbon *c, double from_s, double g_per_kwh) {
-    if (c->nrows + 1 >= c->room) {
-        size_t room = c->room ? 2 * c->room : FIRST_ROWS;
-        row *rows = tam_alloc_array(room, sizeof rows[0]);
+    if (c->nrows + 1 >= c->capacity) {
+        size_t capacity = c->capacity ? 2 * c->capacity : FIRST_ROWS;
+        row *rows = tam_alloc_array(capacity, sizeof rows[0]);
         if (!rows)
-            return tam_fail(TAMIS_E_NOMEM, "no memory for %zu rows of carbon intensity", room);
+            return tam_fail(TAMIS_E_NOMEM, "no memory for %zu rows of carbon intensity", capacity);
         if (c->nrows)
             memcpy(rows, c->rows, c->nrows * sizeof rows[0]);
         tam_free(c->rows);
         c->rows = rows;
-        c->room = room;
+        c->capacity = capacity;
     }
     c->rows[c->nrows++] = (row){from_s, g_per_kwh};
     return TAMIS_OK;
@@ -234,5 +234,5 @@ tamis_status tamis_carbon_look(const tamis_carbon *carbon, double unix_s, double
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_carbon_look: a horizon of %g s from %g is invalid",
                         horizon_s, unix_s);
     tamis_carbon_outlook ours = look(carbon, unix_s, unix_s + horizon_s);
-    return tam_struct_give("tamis_carbon_outlook", &ours, sizeof ours, out);
+    return tam_struct_return("tamis_carbon_outlook", &ours, sizeof ours, out);
 }

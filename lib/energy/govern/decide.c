@@ -170,10 +170,10 @@ static double budget_in_force(tamis_governor *g) {
  * learnt is wrong by two standard deviations. */
 static bool ramp_permits(const tamis_governor *g, tam_knobs k) {
     double moved = watts_at(g, k) - watts_at(g, g->now);
-    double room = g->config.ramp_w_per_s * g->window.seconds;
-    double left = room - (moved > 0.0 ? moved : -moved);
+    double allowed = g->config.ramp_w_per_s * g->window.seconds;
+    double left = allowed - (moved > 0.0 ? moved : -moved);
     double doubt = tam_response_doubt(&g->response, g->now, k);
-    return room == 0.0 || (left >= (1.0 - ramp_part) * room && left * left >= 4.0 * doubt);
+    return allowed == 0.0 || (left >= (1.0 - ramp_part) * allowed && left * left >= 4.0 * doubt);
 }
 
 /* As far as the ramp permits from the effort of now, whose watts are those of now. */

@@ -157,7 +157,7 @@ tamis_status tamis_governor_decide(tamis_governor *g, const tamis_governor_windo
     tamis_governor next = *g;
     next.window = ours;
     tam_governor_step(&next, &decision);
-    TAM_TRY(tam_struct_give("tamis_governor_decision", &decision, sizeof decision, out));
+    TAM_TRY(tam_struct_return("tamis_governor_decision", &decision, sizeof decision, out));
     *g = next;
     return TAMIS_OK;
 }

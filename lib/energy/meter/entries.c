@@ -58,8 +58,8 @@ void tam_meter_run(tamis_energy *e, tam_energy_run *out) {
     pthread_mutex_unlock(&e->lock);
 }
 
-tam_ledger *tam_meter_ledger(const tamis_energy *e) {
-    return e->ledger;
+tam_registry *tam_meter_registry(const tamis_energy *e) {
+    return e->registry;
 }
 
 /* Grams of what has been counted since the last report are by the intensity since then. */

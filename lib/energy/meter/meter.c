@@ -90,7 +90,7 @@ static void resolve(tamis_energy_config *c) {
 static tamis_status open_sources(tamis_energy *e, const tamis_energy_config *c) {
     const tam_energy_source *sources[TAM_METER_SOURCES];
     uint32_t n;
-    TAM_TRY(tam_energy_sources_pick(c->sources, TAM_METER_SOURCES, sources, &n));
+    TAM_TRY(tam_energy_sources_choose(c->sources, TAM_METER_SOURCES, sources, &n));
     for (; e->nsamplers < n; e->nsamplers++)
         TAM_TRY(tam_sampler_open(sources[e->nsamplers], c, tam_clock_ns() + OPENING_NS,
                                  &e->samplers[e->nsamplers]));
@@ -196,7 +196,7 @@ static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
         TAM_TRY(tamis_carbon_open(c->intensity, c->g_per_kwh, &e->carbon));
     TAM_TRY(open_sources(e, c));
     TAM_TRY(open_channels(e));
-    TAM_TRY(tam_ledger_open(e->nchannels, &e->ledger));
+    TAM_TRY(tam_registry_open(e->nchannels, &e->registry));
     return c->json && c->json[0] ? open_log(e, c, boot_id) : TAMIS_OK;
 }
 
@@ -208,7 +208,7 @@ static void free_parts(tamis_energy *e) {
     for (uint32_t s = 0; s < e->nsamplers; s++)
         tam_sampler_close(e->samplers[s]);
     tamis_carbon_close(e->carbon);
-    tam_ledger_close(e->ledger);
+    tam_registry_close(e->registry);
     tam_spans_close(e->spans);
     tam_marks_close(e->marks);
     tam_free(e->shown);

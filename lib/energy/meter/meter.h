@@ -17,7 +17,7 @@
 
 #include "lib/base/sync.h"
 #include "lib/energy/attribute/attribute.h"
-#include "lib/energy/cluster/ledger.h"
+#include "lib/energy/cluster/registry.h"
 #include "lib/energy/log/log.h"
 #include "lib/energy/source/sampler.h"
 
@@ -25,7 +25,7 @@
 #include <tamis/governor.h>
 
 enum {
-    TAM_METER_SOURCES = 8, /* at most; tam_energy_sources_pick refuses more */
+    TAM_METER_SOURCES = 8, /* at most; tam_energy_sources_choose refuses more */
     TAM_METER_GAINS = 512, /* of a domain, that no chunk has taken whole */
     TAM_METER_WINDOWS = 16,
     TAM_METER_MOMENTS = 128, /* that no chunk has come to; 2 of each window at most */
@@ -82,7 +82,7 @@ struct tamis_energy {
     tam_spans *spans;
     tam_energy_log *log;        /* NULL: none */
     tamis_energy_domain *shown; /* [nchannels] of the line that is being made */
-    tam_ledger *ledger;
+    tam_registry *registry;
     tamis_carbon *carbon; /* NULL: unknown */
     double pue;
     double unix_minus_s, clock_err_s; /* Unix time minus monotonic, at open */

@@ -89,7 +89,7 @@ tamis_status tamis_energy_domain_at(tamis_energy *e, uint32_t index, tamis_energ
     tam_sampler_look(c->sampler, c->index, &now);
     tam_meter_show(e, index, &now, &own);
     pthread_mutex_unlock(&e->lock);
-    return tam_struct_give("tamis_energy_domain", &own, sizeof own, out);
+    return tam_struct_return("tamis_energy_domain", &own, sizeof own, out);
 }
 
 tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
@@ -100,7 +100,7 @@ tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
     tam_totals_join(&own, &e->earlier);
     pthread_mutex_unlock(&e->lock);
     tam_totals_explain(&own, e->nchannels);
-    return tam_struct_give("tamis_energy_totals", &own, sizeof own, out);
+    return tam_struct_return("tamis_energy_totals", &own, sizeof own, out);
 }
 
 tamis_status tamis_energy_resume(tamis_energy *e, const tamis_energy_totals *earlier) {
@@ -204,7 +204,7 @@ static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until
             continue;
         if (w->state != TAM_WINDOW_KNOWN)
             return not_yet(call, window);
-        TAM_TRY(tam_struct_give("tamis_energy_totals", &w->period.totals, sizeof *out, out));
+        TAM_TRY(tam_struct_return("tamis_energy_totals", &w->period.totals, sizeof *out, out));
     }
     free_window(e, w);
     return TAMIS_OK;

@@ -62,7 +62,7 @@ typedef struct tam_energy_source tam_energy_source;
 typedef struct tam_energy_found {
     const tam_energy_source *source;
     tam_energy_sensor *sensors; /* [n] */
-    uint32_t n, room;
+    uint32_t n, capacity;
     void *self;   /* memory of the source */
     bool lacking; /* it had no memory */
 } tam_energy_found;
@@ -87,8 +87,8 @@ TAMIS_ENERGY_SOURCES(TAM_DECLARE_SOURCE)
  *
  * Errors: ARGUMENT: no such name, or one twice; UNSUPPORTED: more than `most`
  */
-tamis_status tam_energy_sources_pick(const char *names, uint32_t most,
-                                     const tam_energy_source **out, uint32_t *out_n);
+tamis_status tam_energy_sources_choose(const char *names, uint32_t most,
+                                       const tam_energy_source **out, uint32_t *out_n);
 
 /** Let a source find its domains. Texts of the configuration may be NULL or "". Errors: NOMEM */
 tamis_status tam_energy_find(const tam_energy_source *source, const tamis_energy_config *config,

@@ -39,18 +39,18 @@ void tam_energy_read(const tam_energy_found *found, const tam_energy_sensor *sen
     out->err_ns = (took_ns + 1) / 2;
 }
 
-static bool make_room(tam_energy_found *found) {
-    if (found->n < found->room)
+static bool reserve(tam_energy_found *found) {
+    if (found->n < found->capacity)
         return true;
-    uint32_t room = found->room ? 2 * found->room : 8;
-    tam_energy_sensor *sensors = tam_alloc_array(room, sizeof sensors[0]);
+    uint32_t capacity = found->capacity ? 2 * found->capacity : 8;
+    tam_energy_sensor *sensors = tam_alloc_array(capacity, sizeof sensors[0]);
     if (!sensors)
         return false;
     if (found->n)
         memcpy(sensors, found->sensors, found->n * sizeof sensors[0]);
     tam_free(found->sensors);
     found->sensors = sensors;
-    found->room = room;
+    found->capacity = capacity;
     return true;
 }
 
@@ -64,7 +64,7 @@ tam_energy_sensor *tam_energy_add(tam_energy_found *found, const char *name, tam
         [TAMIS_ENERGY_UNCORE] = 2000.0,  [TAMIS_ENERGY_GPU] = 5000.0,
         [TAMIS_ENERGY_OTHER] = 1e6,
     };
-    void *own = make_room(found) ? tam_alloc(own_bytes) : NULL;
+    void *own = reserve(found) ? tam_alloc(own_bytes) : NULL;
     if (!own) {
         found->lacking = true;
         return NULL;

@@ -8,7 +8,7 @@ from ..energy import Meter
 from ._group import Group
 from ._plot import History
 
-PHASES = ("accumulate", "cut", "exchange", "apply")
+PHASES = ("accumulate", "select", "exchange", "apply")
 
 
 class Figures:

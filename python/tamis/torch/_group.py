@@ -206,7 +206,7 @@ class Group:
     def residual(self) -> torch.Tensor:
         """A copy of this rank's residual: float32, one element per element of the layout.
 
-        With nodes it is zero outside this rank's slice.
+        With nodes it is zero outside this rank's shard.
         """
         part = torch.empty(self.sparse.residual_length)
         self.sparse.residual(part)
@@ -225,7 +225,7 @@ class Group:
             part = residual[self.held]
             if part.count_nonzero() != residual.count_nonzero():
                 raise ValueError(
-                    f"rank {self.comm.rank}: this residual is of another slice of the node: with"
+                    f"rank {self.comm.rank}: this residual is of another shard of the node: with"
                     " ranks_per_node a state goes to the rank that saved it"
                 )
             residual = part
@@ -311,9 +311,9 @@ class Group:
 def held(reducer: _core.Reducer) -> torch.Tensor:
     """Indices of the layout's elements that the residual holds, in its order."""
     runs = []
-    for bucket in sorted(reducer.buckets(), key=lambda bucket: bucket["held_at"]):
-        number = torch.arange(bucket["held"])
-        run, first = max(1, bucket["slice_run"]), bucket["begin"] + bucket["slice_first"]
+    for bucket in sorted(reducer.buckets(), key=lambda bucket: bucket["residual_begin"]):
+        number = torch.arange(bucket["residual_length"])
+        run, first = max(1, bucket["shard_run"]), bucket["begin"] + bucket["shard_first"]
         row = number.div(run, rounding_mode="floor")
-        runs.append(first + row * bucket["slice_stride"] + number % run)
+        runs.append(first + row * bucket["shard_stride"] + number % run)
     return torch.cat(runs)

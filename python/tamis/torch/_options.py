@@ -12,7 +12,7 @@ from .. import _core, energy
 class ReducerOptions(TypedDict, total=False):
     """Those that go on to tamis.Reducer."""
 
-    share: str
+    bucket_budget: str
     block: int
     overselect: float
     capacity: float

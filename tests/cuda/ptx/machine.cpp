@@ -100,7 +100,7 @@ bool execute(warp *w, uint32_t mask, uint32_t *at) {
 }
 
 /* The place of the lanes that go on. */
-uint32_t pick(const warp *w, bool behind) {
+uint32_t choose(const warp *w, bool behind) {
     uint32_t place = behind ? ~0u : 0;
     for (unsigned l = 0; l < LANES; l++)
         if (w->ready >> l & 1)
@@ -118,7 +118,7 @@ uint32_t lanes_at(const warp *w, uint32_t place) {
 void run_ready(warp *w) {
     while (w->ready) {
         bool behind = m.order == 0 || (m.order > 0 && draw() % 2 == 0);
-        uint32_t at = pick(w, behind), mask = lanes_at(w, at);
+        uint32_t at = choose(w, behind), mask = lanes_at(w, at);
         bool together = execute(w, mask, &at);
         while (together && (mask == w->ready || !behind))
             together = execute(w, mask, &at);

@@ -153,9 +153,9 @@ uint32_t permute(uint32_t a, uint32_t b, uint32_t by) {
     uint64_t both_words = static_cast<uint64_t>(b) << 32 | a;
     uint32_t result = 0;
     for (int i = 0; i < 4; i++) {
-        uint32_t pick = by >> 4 * i & 15;
-        uint32_t byte = both_words >> 8 * (pick & 7) & 255;
-        result |= (pick & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+        uint32_t choice = by >> 4 * i & 15;
+        uint32_t byte = both_words >> 8 * (choice & 7) & 255;
+        result |= (choice & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
     }
     return result;
 }

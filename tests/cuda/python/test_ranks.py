@@ -233,7 +233,7 @@ def test_a_density_that_differs_from_the_saved_one():
 # -- nodes -----------------------------------------------------------------------------------------
 
 
-def test_ranks_of_a_node_hold_slices_of_the_residual():
+def test_ranks_of_a_node_hold_shards_of_the_residual():
     def body(kind, rank):
         model = kind(rank, ranks_per_node=2)
         steps(model, range(3))
@@ -241,11 +241,11 @@ def test_ranks_of_a_node_hold_slices_of_the_residual():
         model.opt.load_state_dict(saved)
         steps(model, range(3, 5))
         held = model.opt.tamis.groups[0].held
-        slice_ = torch.zeros(model.opt.tamis.groups[0].layout.length)
-        slice_[held] = 1.0
+        shard_ = torch.zeros(model.opt.tamis.groups[0].layout.length)
+        shard_[held] = 1.0
         residual = model.opt.tamis.groups[0].residual()
-        assert not residual[slice_ == 0].count_nonzero() and residual.count_nonzero()
-        found = torch.stack([model.values(), residual, slice_])
+        assert not residual[shard_ == 0].count_nonzero() and residual.count_nonzero()
+        found = torch.stack([model.values(), residual, shard_])
         model.opt.close()
         return found
 
@@ -256,7 +256,7 @@ def test_ranks_of_a_node_hold_slices_of_the_residual():
     assert all(torch.equal(found[0][0], one[0]) for one in found)
 
 
-def test_a_slice_goes_to_the_rank_that_saved_it():
+def test_a_shard_goes_to_the_rank_that_saved_it():
     def body(rank):
         model = Model(rank, ranks_per_node=2)
         steps(model, range(2))
@@ -264,7 +264,7 @@ def test_a_slice_goes_to_the_rank_that_saved_it():
         saved = state.state_dict()
         for values in own(saved)["residual"].values():
             values.fill_(1.0)
-        with pytest.raises(ValueError, match="this residual is of another slice of the node"):
+        with pytest.raises(ValueError, match="this residual is of another shard of the node"):
             state.load_state_dict(saved)
         steps(model, [2])
         model.opt.close()

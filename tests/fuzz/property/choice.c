@@ -30,7 +30,7 @@ static void add_largest(const look *l, const float *acc, uint64_t k, bool *chose
         chosen[order[i]] = true;
 }
 
-/* Whether the scheme promises the k largest and no bucket has a share of its own. */
+/* Whether the scheme promises the k largest and no bucket has a budget of its own. */
 static bool has_rule(const look *l) {
     uint32_t ordinary = 0;
     for (uint32_t i = 0; i < l->all->nbuckets; i++)

@@ -130,7 +130,7 @@ static void draw_rare(dice *d, tamis_reducer_config *o) {
     if (chance(d, 20))
         o->residual_decay = chance(d, 40) ? 0.5 : chance(d, 30) ? 0.0 : spread(d, 0.01, 1.0);
     if (chance(d, 10))
-        o->share = TAMIS_SHARE_LENGTH;
+        o->bucket_budget = TAMIS_BUCKET_BUDGET_LENGTH;
     if (chance(d, 12))
         o->density_max = chance(d, 50) ? 1.0 : spread(d, o->density, 1.0);
 }

@@ -16,7 +16,7 @@ static uint64_t held_length(const tamis_reducer *r) {
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(r); i++) {
         tamis_bucket b = TAMIS_BUCKET_INIT;
         if (tamis_reducer_bucket_at(r, i, &b) == TAMIS_OK)
-            held += b.held;
+            held += b.residual_length;
     }
     return held;
 }

@@ -96,7 +96,7 @@ static bool same_everywhere(const record *r, uint32_t step, char failure[SENTENC
     for (uint32_t rank = 1; rank < r->fuzz->nranks; rank++) {
         const tamis_stats *b = &r->moments[step][rank].stats;
         NEEDS(a->selected == b->selected && a->target == b->target && a->deferred == b->deferred &&
-                  a->picked_max == b->picked_max && a->candidates == b->candidates &&
+                  a->sent_max == b->sent_max && a->candidates == b->candidates &&
                   a->rescans == b->rescans && a->nonfinite == b->nonfinite &&
                   a->skipped == b->skipped,
               "statistics of all ranks differ between rank 0 and %u", rank);
@@ -104,28 +104,27 @@ static bool same_everywhere(const record *r, uint32_t step, char failure[SENTENC
     return true;
 }
 
-static bool check_picks(const record *r, uint32_t step, char failure[SENTENCE]) {
+static bool check_selects(const record *r, uint32_t step, char failure[SENTENCE]) {
     const fuzz_case *c = r->fuzz;
     const tamis_stats *s = &r->moments[step][0].stats;
     uint64_t sum = 0, most = 0;
     for (uint32_t rank = 0; rank < c->nranks; rank++) {
-        uint64_t picked = r->moments[step][rank].stats.picked;
-        sum += picked;
-        most = picked > most ? picked : most;
+        uint64_t sent = r->moments[step][rank].stats.sent;
+        sum += sent;
+        most = sent > most ? sent : most;
     }
-    NEEDS(s->picked_max == most, "picked_max is %llu, the most is %llu", WIDE(s->picked_max),
-          WIDE(most));
+    NEEDS(s->sent_max == most, "sent_max is %llu, the most is %llu", WIDE(s->sent_max), WIDE(most));
     if (s->skipped || !r->common[step].listed)
         return true;
     bool common_groups = fuzz_is(c, 0, "bins");
-    NEEDS(common_groups || s->selected <= sum, "selected %llu of %llu picks", WIDE(s->selected),
+    NEEDS(common_groups || s->selected <= sum, "selected %llu of %llu entries", WIDE(s->selected),
           WIDE(sum));
     if (fuzz_is(c, 0, "all"))
         NEEDS(fuzz_is(c, 3, "balanced-pairs") || most <= s->selected,
-              "a rank picked %llu, the union has %llu", WIDE(most), WIDE(s->selected));
+              "a rank sent %llu, the union has %llu", WIDE(most), WIDE(s->selected));
     else
         NEEDS(common_groups ? sum <= s->selected : sum == s->selected,
-              "owners picked %llu, the union has %llu", WIDE(sum), WIDE(s->selected));
+              "owners sent %llu, the union has %llu", WIDE(sum), WIDE(s->selected));
     if ((fuzz_is(c, 2, "exact") || fuzz_is(c, 2, "predict")) && c->config.rows_capacity == 0)
         NEEDS(s->deferred == 0, "%llu deferred, and the count is exact", WIDE(s->deferred));
     return true;
@@ -147,8 +146,8 @@ static bool check_norms(const record *r, uint32_t step, const model *m, char fai
         double acc = 0.0, rest = 0.0;
         for (uint32_t i = 0; i < r->common[step].nbuckets; i++) {
             const tamis_bucket *b = &r->common[step].buckets[i];
-            bool picks = !is_kind(b, "dense") && !is_kind(b, "rows");
-            for (uint64_t e = b->begin; picks && e < b->begin + b->length; e++) {
+            bool selects = !is_kind(b, "dense") && !is_kind(b, "rows");
+            for (uint64_t e = b->begin; selects && e < b->begin + b->length; e++) {
                 acc += (double)m->acc[rank][e] * m->acc[rank][e];
                 rest += (double)now->residual[e] * now->residual[e];
             }
@@ -212,7 +211,7 @@ bool fuzz_check_figures(const record *r, uint32_t step, const model *m, char fai
     NEEDS(!r->common[step].listed || selected == count_listed(r, step),
           "selected %llu, the list has %llu", WIDE(selected), WIDE(count_listed(r, step)));
     return same_everywhere(r, step, failure) && check_counts(r, step, failure) &&
-           check_picks(r, step, failure) && check_norms(r, step, m, failure) &&
+           check_selects(r, step, failure) && check_norms(r, step, m, failure) &&
            check_bad(r, step, m, failure);
 }
 
@@ -222,8 +221,8 @@ static bool check_twin_figures(const tamis_stats *a, const tamis_stats *b, uint3
                                char failure[SENTENCE]) {
     NEEDS(a->selected == b->selected, "selected %llu and %llu", WIDE(a->selected),
           WIDE(b->selected));
-    NEEDS(a->picked == b->picked && a->picked_max == b->picked_max && a->target == b->target,
-          "picked %llu and %llu", WIDE(a->picked), WIDE(b->picked));
+    NEEDS(a->sent == b->sent && a->sent_max == b->sent_max && a->target == b->target,
+          "sent %llu and %llu", WIDE(a->sent), WIDE(b->sent));
     NEEDS(a->deferred == b->deferred && a->candidates == b->candidates && a->rescans == b->rescans,
           "candidates %llu and %llu, rescans %llu and %llu", WIDE(a->candidates),
           WIDE(b->candidates), WIDE(a->rescans), WIDE(b->rescans));

@@ -3,7 +3,7 @@
  * What each rank has accumulated when a step is exchanged, from its residual before the step and
  * its gradients, by the formulas of tamis.h in binary32, every operation rounded. With nodes the
  * same for each node: its members' gradients are summed in the order of lib/base/tree.h, and its
- * residual joins all their slices.
+ * residual joins all their shards.
  *
  *     sparse, rows   acc = decay * residual + scale * gradient     rows do not decay
  *     update         acc = decay * residual + u

@@ -91,7 +91,7 @@ static void make_usual(fuzz_case *c, uint32_t what) {
         o->op = TAMIS_OP_SUM, o->output = TAMIS_OUTPUT_DENSE;
         break;
     case 18:
-        o->density_max = 0.0, o->share = usual.share;
+        o->density_max = 0.0, o->bucket_budget = usual.bucket_budget;
         break;
     case 19:
         memset(c->rows, 0, sizeof c->rows);

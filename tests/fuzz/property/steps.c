@@ -195,9 +195,9 @@ static bool record_residual(worker *w, moment *m) {
         tamis_bucket b = TAMIS_BUCKET_INIT;
         if (!GIVES(w, TAMIS_OK, tamis_reducer_bucket_at(w->reducer, i, &b)))
             return false;
-        for (uint64_t e = 0; e < b.held; e++)
-            m->residual[b.begin + b.slice_first + e / b.slice_run * b.slice_stride +
-                        e % b.slice_run] = residual[b.held_at + e];
+        for (uint64_t e = 0; e < b.residual_length; e++)
+            m->residual[b.begin + b.shard_first + e / b.shard_run * b.shard_stride +
+                        e % b.shard_run] = residual[b.residual_begin + e];
     }
     m->residual_hash = hash(0, m->residual, (size_t)w->n * sizeof(float));
     return true;

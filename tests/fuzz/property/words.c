@@ -56,7 +56,7 @@ static void describe_config(page *p, const fuzz_case *c) {
     say_number(p, "threads", o->threads, 1);
     say_number(p, "grad_dtype", o->grad_dtype, 0);
     say_number(p, "bucket_length", (double)o->bucket_length, 0);
-    say_number(p, "share", o->share, 0);
+    say_number(p, "bucket_budget", o->bucket_budget, 0);
     say_number(p, "worker", o->worker, 0);
     say_number(p, "link_latency_us", o->link_latency_us, 0.0);
     say_number(p, "link_gbit", o->link_gbit, 0.0);

@@ -8,13 +8,13 @@
  *     2 -> 4   a   b   a   b                  each of two ranks takes half of 2 a
  *     2 -> 3   3a/4   3b/2   3a/4
  */
-#ifndef TAMIS_TRAIN_SHARES_H
-#define TAMIS_TRAIN_SHARES_H
+#ifndef TAMIS_TRAIN_FACTORS_H
+#define TAMIS_TRAIN_FACTORS_H
 
 #include <stdint.h>
 
 /** The factor with which `rank`, of `ranks`, takes the residual of `old`, of `olds`; 0: it takes
  * nothing. With as many ranks as before it is 1 for its own residual. */
-double share_of(uint32_t rank, uint32_t ranks, uint32_t old, uint32_t olds);
+double factor_of(uint32_t rank, uint32_t ranks, uint32_t old, uint32_t olds);
 
 #endif

@@ -20,8 +20,8 @@
  * A report that fails on one rank may have been completed by others. So a rank also keeps what it
  * showed in the last attempt: if that turns out to have been a report, it goes on from there.
  */
-#ifndef TAM_ENERGY_LEDGER_H
-#define TAM_ENERGY_LEDGER_H
+#ifndef TAM_ENERGY_REGISTRY_H
+#define TAM_ENERGY_REGISTRY_H
 
 #include "lib/base/base.h"
 
@@ -59,39 +59,39 @@ typedef struct tam_energy_sums {
 } tam_energy_sums;
 
 /** Where a domain's count was. */
-typedef struct tam_ledger_base {
+typedef struct tam_registry_base {
     uint64_t uj;
     int64_t phases_uj[TAMIS_ENERGY_PHASES];
     bool overlaps; /* since then the domain or its kin was counted by another */
-} tam_ledger_base;
+} tam_registry_base;
 
-typedef struct tam_ledger {
+typedef struct tam_registry {
     tam_energy_sums sums;
     tam_energy_run run;              /* of the last report: longest time, most steps, sums */
     char missing[TAMIS_ENERGY_TEXT]; /* of the last report */
 
-    uint32_t n;              /* domains of this rank */
-    tam_energy_entry *shown; /* [n] as they are now */
-    tam_ledger_base *bases;  /* [n] at the last report */
-    tam_ledger_base *tried;  /* [n] at the last attempt, */
-    uint64_t tried_name;     /* which would be the report of this name */
+    uint32_t n;               /* domains of this rank */
+    tam_energy_entry *shown;  /* [n] as they are now */
+    tam_registry_base *bases; /* [n] at the last report */
+    tam_registry_base *tried; /* [n] at the last attempt, */
+    uint64_t tried_name;      /* which would be the report of this name */
 
     bool late;            /* in the report being made: this rank was not in the last one */
     tam_energy_sums next; /* and what the sums will be */
 
     void *messages; /* for what travels */
     size_t messages_bytes;
-} tam_ledger;
+} tam_registry;
 
 /* -- what a meter provides (entries.c) -------------------------------------------------------- */
 
-/** The domains of a meter as they are now. @param out  [tam_ledger.n] */
+/** The domains of a meter as they are now. @param out  [tam_registry.n] */
 void tam_meter_entries(tamis_energy *energy, tam_energy_entry *out);
 
 void tam_meter_run(tamis_energy *energy, tam_energy_run *out);
 
 /** Opened and closed with the meter. */
-tam_ledger *tam_meter_ledger(const tamis_energy *energy);
+tam_registry *tam_meter_registry(const tamis_energy *energy);
 
 /** STATE in a child that was forked. */
 tamis_status tam_meter_present(const tamis_energy *energy, const char *call);
@@ -99,41 +99,41 @@ tamis_status tam_meter_present(const tamis_energy *energy, const char *call);
 /** Totals of the cluster get what the meter knows: grams, and the earlier parts of the run. */
 void tam_meter_complete(tamis_energy *energy, tamis_energy_totals *cluster);
 
-/* -- ledger.c --------------------------------------------------------------------------------- */
+/* -- registry.c ------------------------------------------------------------------------------- */
 
-/** For a rank that sees n domains, which it puts into ledger->shown before each report. */
-tamis_status tam_ledger_open(uint32_t n, tam_ledger **out);
-void tam_ledger_close(tam_ledger *ledger);
+/** For a rank that sees n domains, which it puts into registry->shown before each report. */
+tamis_status tam_registry_open(uint32_t n, tam_registry **out);
+void tam_registry_close(tam_registry *registry);
 
-/** At least `bytes` of ledger->messages; what lay there is gone. */
-tamis_status tam_ledger_reserve(tam_ledger *ledger, size_t bytes);
+/** At least `bytes` of registry->messages; what lay there is gone. */
+tamis_status tam_registry_reserve(tam_registry *registry, size_t bytes);
 
 /** Forget the messages without freeing them: a transport may still write there. */
-void tam_ledger_abandon(tam_ledger *ledger);
+void tam_registry_abandon(tam_registry *registry);
 
 /**
  * Begin a report: go on from the sums of the rank that took part in the most.
  *
  * @param  name  [in]   of this report, the same on all ranks and never used before; not 0
- * @param  out   [out]  tam_energy_entry[ledger->n] for the other ranks
+ * @param  out   [out]  tam_energy_entry[registry->n] for the other ranks
  */
-void tam_ledger_offer(tam_ledger *ledger, const tam_energy_sums *latest, uint64_t name,
-                      tam_energy_entry *out);
+void tam_registry_offer(tam_registry *registry, const tam_energy_sums *latest, uint64_t name,
+                        tam_energy_entry *out);
 
 /** Bytes of scratch memory that a report of n entries takes. */
-size_t tam_ledger_scratch(size_t n);
+size_t tam_registry_scratch(size_t n);
 
 /**
- * Complete it. Until then the ledger counts as before.
+ * Complete it. Until then the registry counts as before.
  *
  * @param  entries  [in,out]  what all ranks offer, lowest rank first
  * @param  run      [in]      of all ranks together
- * @param  scratch  [out]     tam_ledger_scratch(n), aligned as any memory
+ * @param  scratch  [out]     tam_registry_scratch(n), aligned as any memory
  */
-void tam_ledger_take(tam_ledger *ledger, tam_energy_entry *entries, uint32_t n,
-                     const tam_energy_run *run, void *scratch);
+void tam_registry_take(tam_registry *registry, tam_energy_entry *entries, uint32_t n,
+                       const tam_energy_run *run, void *scratch);
 
 /** Sums of the cluster since its first report. */
-void tam_ledger_totals(const tam_ledger *ledger, tamis_energy_totals *out);
+void tam_registry_totals(const tam_registry *registry, tamis_energy_totals *out);
 
 #endif

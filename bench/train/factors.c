@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include "bench/train/shares.h"
+#include "bench/train/factors.h"
 
-double share_of(uint32_t rank, uint32_t ranks, uint32_t old, uint32_t olds) {
+double factor_of(uint32_t rank, uint32_t ranks, uint32_t old, uint32_t olds) {
     uint32_t least = ranks < olds ? ranks : olds;
     if (rank % least != old % least)
         return 0.0;

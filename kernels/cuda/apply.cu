@@ -5,15 +5,15 @@
 #include "kernels/cuda/packets.cuh"
 
 #include "kernels/cuda/gradient.cuh"
-#include "kernels/cuda/shares.cuh"
+#include "kernels/cuda/shards.cuh"
 #include "lib/policy/bucket.h"
 
 /* -- decide: for all buckets ------------------------------------------------------------------ */
 
 /* Sums and minima over the buckets, one thread for each bucket. */
-struct council {
-    unsigned long long picked, deferred, candidates, nonfinite, bad;
-    uint32_t rescans, picked_max;
+struct bucket_totals {
+    unsigned long long selected, deferred, candidates, nonfinite, bad;
+    uint32_t rescans, sent_max;
     uint32_t rowed;           /* entries of the result in segments with rows */
     uint32_t refused;         /* the first bucket whose packets or sums are refused, or nbuckets */
     uint32_t found_nonfinite; /* the first rank whose gradient was not finite, or UINT32_MAX */
@@ -21,14 +21,14 @@ struct council {
     double squares[TAM_BUCKETS_MAX], own[TAM_BUCKETS_MAX], sums[TAM_BUCKETS_MAX];
 };
 
-static __device__ void add_verdict(const tam_cuda_exchange &x, uint32_t b, council *all) {
+static __device__ void add_verdict(const tam_cuda_exchange &x, uint32_t b, bucket_totals *all) {
     const tam_cuda_scratch *scratch = x.all[b].scratch;
     const tam_cuda_verdict *v = &scratch->verdict;
     if (v->status == TAMIS_E_PROTOCOL)
         atomicMin(&all->refused, b);
     else if (v->status == TAMIS_E_NONFINITE)
         atomicMin(&all->found_nonfinite, v->rank);
-    atomicAdd(&all->picked, (unsigned long long)v->picked);
+    atomicAdd(&all->selected, (unsigned long long)v->selected);
     atomicAdd(&all->deferred, (unsigned long long)v->deferred);
     atomicAdd(&all->candidates, (unsigned long long)v->candidates);
     atomicAdd(&all->nonfinite, (unsigned long long)v->nonfinite);
@@ -37,26 +37,26 @@ static __device__ void add_verdict(const tam_cuda_exchange &x, uint32_t b, counc
     all->counts[b] = v->count;
     if (tam_scheme_rowed(x.all[b].scheme))
         atomicAdd(&all->rowed, v->count);
-    all->squares[b] = v->picked_sum;
+    all->squares[b] = v->sent_sum;
     all->own[b] = v->own_sum;
     all->sums[b] = v->all_sum;
 }
 
-/* Ranks that the packets tell of. Those of a node's results hold what each rank of their column
- * picked. */
+/* Ranks that the packets tell of. Those of a node's results hold what each rank of their inter-node
+ * group selected. */
 static __device__ uint32_t ranks_of(const tam_cuda_packets &s) {
     return s.nwords > 0 ? (s.nwords - 1) * s.nranks : s.nranks;
 }
 
-static __device__ uint32_t picks_of(const tam_cuda_packets &s, uint32_t rank) {
+static __device__ uint32_t selected_of(const tam_cuda_packets &s, uint32_t rank) {
     return s.nwords > 0 ? tam_words_of(s, rank % s.nranks)[rank / s.nranks] : tam_count_of(s, rank);
 }
 
-/* Entries that a rank picked in all buckets. Arbitrary if its packets are refused. */
+/* Entries that a rank selected in all buckets. Arbitrary if its packets are refused. */
 static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t rank) {
     uint32_t count = 0;
     for (uint32_t b = 0; b < x.nbuckets; b++)
-        count += tam_scheme_rowed(x.all[b].scheme) ? 0 : picks_of(x.all[b].packets, rank);
+        count += tam_scheme_rowed(x.all[b].scheme) ? 0 : selected_of(x.all[b].packets, rank);
     return count;
 }
 
@@ -67,7 +67,7 @@ static __device__ void use_scale(const tam_cuda_exchange &x) {
 }
 
 /* match: the scale of this step includes what it taught (collectives/reducer/finish.c). */
-static __device__ void learn_scale(const tam_cuda_exchange &x, const council &all) {
+static __device__ void learn_scale(const tam_cuda_exchange &x, const bucket_totals &all) {
     tam_cuda_common *common = x.common;
     double own = 0.0, applied = 0.0, divisor = x.divisor;
     for (uint32_t b = 0; b < x.nbuckets; b++) {
@@ -80,12 +80,12 @@ static __device__ void learn_scale(const tam_cuda_exchange &x, const council &al
 
 /* All ranks have the same headers and sums, so they reach the same verdict. If the headers end the
  * step, the sums are not examined. */
-static __device__ void conclude(const tam_cuda_exchange &x, const council &all) {
+static __device__ void conclude(const tam_cuda_exchange &x, const bucket_totals &all) {
     tam_cuda_verdict *verdict = &x.common->verdict;
     *verdict = {};
     verdict->step = x.scratch->verdict.step;
-    verdict->picked = all.picked;
-    verdict->picked_max = all.picked_max;
+    verdict->selected = all.selected;
+    verdict->sent_max = all.sent_max;
     verdict->deferred = all.deferred;
     verdict->candidates = all.candidates;
     verdict->rescans = all.rescans;
@@ -113,7 +113,7 @@ static __device__ void conclude(const tam_cuda_exchange &x, const council &all) 
     verdict->rowed = all.rowed;
     for (uint32_t b = 0; b < x.nbuckets; b++) {
         verdict->count += all.counts[b];
-        verdict->picked_sum += all.squares[b];
+        verdict->sent_sum += all.squares[b];
     }
     if (x.match > 0.0)
         learn_scale(x, all);
@@ -121,10 +121,10 @@ static __device__ void conclude(const tam_cuda_exchange &x, const council &all) 
 
 /* The last bucket holds the first elements: its result comes first. */
 static __device__ void decide(const tam_cuda_exchange &x) {
-    __shared__ council all;
+    __shared__ bucket_totals all;
     uint32_t b = threadIdx.x, offset = 0;
     if (b == 0) {
-        all = council();
+        all = bucket_totals();
         all.refused = x.nbuckets;
         all.found_nonfinite = UINT32_MAX;
     }
@@ -132,7 +132,7 @@ static __device__ void decide(const tam_cuda_exchange &x) {
     if (b < x.nbuckets)
         add_verdict(x, b, &all);
     for (uint32_t r = threadIdx.x; r < ranks_of(x.packets); r += TAM_BLOCK_THREADS)
-        atomicMax(&all.picked_max, count_of(x, r));
+        atomicMax(&all.sent_max, count_of(x, r));
     __syncthreads();
     if (b == 0)
         conclude(x, all);
@@ -142,7 +142,7 @@ static __device__ void decide(const tam_cuda_exchange &x) {
         x.all[b].scratch->verdict.offset = offset;
 }
 
-/* -- survey ----------------------------------------------------------------------------------- */
+/* -- validate --------------------------------------------------------------------------------- */
 
 /* With a match the scale is not known yet, and need not be: it makes no step longer than the ranks'
  * own times a constant. */
@@ -162,13 +162,13 @@ static __device__ void put_sum(double mine, double *to) {
 }
 
 /* @return bad sums that this thread saw */
-static __device__ uint64_t survey_piece(const tam_cuda_exchange &x, uint32_t piece,
-                                        uint32_t count) {
+static __device__ uint64_t validate_piece(const tam_cuda_exchange &x, uint32_t piece,
+                                          uint32_t count) {
     uint32_t begin = piece * TAM_PIECE, left = count - begin;
     float divisor = divisor_of(x);
     double squares = 0.0, kept = 0.0;
     uint64_t bad = 0;
-    tam_walk_shares(
+    tam_walk_shards(
         x, begin, begin + (left < TAM_PIECE ? left : TAM_PIECE), TAM_SUMS,
         [&](uint32_t, uint64_t place) { return x.values[place]; },
         [&](uint32_t i, uint64_t, float sum) {
@@ -184,10 +184,10 @@ static __device__ uint64_t survey_piece(const tam_cuda_exchange &x, uint32_t pie
     return bad;
 }
 
-/* The last block: whether all sums are what their owners gave. */
+/* The last block: whether all sums are what their owners sent. */
 static __device__ void check_sums(const tam_cuda_exchange &x) {
     for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS) {
-        if (tam_share_check(x, r, x.checks[TAM_SUMS][r]) != *tam_check_in(x, x.values, r))
+        if (tam_shard_check(x, r, x.checks[TAM_SUMS][r]) != *tam_check_in(x, x.values, r))
             atomicOr(&x.scratch->absent, 1u);
     }
     __syncthreads();
@@ -208,16 +208,16 @@ static __device__ void add_squares(const tam_cuda_exchange &x, uint32_t pieces,
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
-    survey(const tam_cuda_exchange x) {
+    validate(const tam_cuda_exchange x) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     uint32_t count = verdict->status == TAMIS_OK ? verdict->count : 0;
     uint32_t pieces = tam_pieces_of(count);
     uint64_t bad = 0;
     for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
-        bad += survey_piece(x, piece, count);
+        bad += validate_piece(x, piece, count);
     if (bad > 0)
         tam_add64(&x.scratch->bad, bad);
-    if (!tam_last_block(&x.scratch->surveyed))
+    if (!tam_last_block(&x.scratch->validated))
         return;
     if (x.checked && verdict->status == TAMIS_OK)
         check_sums(x);
@@ -226,7 +226,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     if (x.rounded.blocks > 0) {
         double kept = tam_block_fold_list(x.rounded.squares, pieces);
         if (threadIdx.x == 0)
-            verdict->picked_sum -= kept;
+            verdict->sent_sum -= kept;
     }
     if (threadIdx.x == 0 && x.scratch->absent) {
         verdict->status = TAMIS_E_PROTOCOL;
@@ -238,9 +238,9 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
         decide(x);
 }
 
-/* -- settle ----------------------------------------------------------------------------------- */
+/* -- apply ------------------------------------------------------------------------------------ */
 
-/* What is left of an entry of the residual that this rank has given; of its momentum, where that
+/* What is left of an entry of the residual that this rank has sent; of its momentum, where that
  * counts twice, nothing. */
 static __device__ __forceinline__ void leave(const tam_cuda_exchange &x, uint32_t index,
                                              float error) {
@@ -249,12 +249,12 @@ static __device__ __forceinline__ void leave(const tam_cuda_exchange &x, uint32_
         x.masked[index] = 0.0f;
 }
 
-/* Entry i of the result leaves the residual if this rank has given it: at the union always, of
+/* Entry i of the result leaves the residual if this rank has sent it: at the union always, of
  * pairs if it is in the own list. */
-static __device__ void leave_given(const tam_cuda_exchange &x, uint32_t i, uint32_t index,
-                                   bool finite) {
+static __device__ void leave_sent(const tam_cuda_exchange &x, uint32_t i, uint32_t index,
+                                  bool finite) {
     const uint32_t *list = tam_indices_of(x.packets, x.packets.rank);
-    uint32_t at = i, count = x.picked->count;
+    uint32_t at = i, count = x.selected->count;
     if (x.packets.with_values) {
         at = tam_entries_before(list, count, index);
         if (at == count || list[at] != index)
@@ -265,8 +265,8 @@ static __device__ void leave_given(const tam_cuda_exchange &x, uint32_t i, uint3
 
 /* A sum that is not finite is dropped, and its entries are removed from the residual, even if the
  * step is skipped because of it: otherwise it would return in every later step. */
-static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda_accumulate &target,
-                                      bool applied) {
+static __device__ uint64_t apply_all(const tam_cuda_exchange &x, const tam_cuda_accumulate &target,
+                                     bool applied) {
     const tam_cuda_verdict *verdict = &x.scratch->verdict;
     uint64_t hash = 0, count = verdict->count;
     float divisor = x.common->divisor;
@@ -279,7 +279,7 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
         if (!applied)
             continue;
         if (x.acc)
-            leave_given(x, (uint32_t)i, index, finite);
+            leave_sent(x, (uint32_t)i, index, finite);
         value = __fdiv_rn(finite ? value : 0.0f, divisor);
         x.applied[i] = value;
         if (x.all_indices) {
@@ -294,21 +294,21 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    settle(const tam_cuda_exchange x, const tam_cuda_accumulate target) {
+    apply_result(const tam_cuda_exchange x, const tam_cuda_accumulate target) {
     const tam_cuda_verdict *all = &x.common->verdict;
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     bool applied = all->status == TAMIS_OK;
     if (applied || all->in_sums) {
-        uint64_t hash = tam_block_sum(settle_all(x, target, applied));
+        uint64_t hash = tam_block_sum(apply_all(x, target, applied));
         if (threadIdx.x == 0)
             tam_add64(&verdict->result, hash);
     }
     if (!tam_last_block(&x.scratch->applied) || threadIdx.x > 0)
         return;
     if (all->status != TAMIS_E_PROTOCOL) /* they have been reported to all ranks */
-        x.ledger->early.nonfinite = 0;
+        x.record->early.nonfinite = 0;
     if (applied)
-        x.ledger->last_result = verdict->result;
+        x.record->last_result = verdict->result;
     else
         verdict->count = 0;
 }
@@ -322,12 +322,13 @@ static unsigned blocks_for(const tam_cuda_exchange *job, uint64_t entries) {
     return blocks > 0 ? (unsigned)blocks : 1;
 }
 
-extern "C" int tam_launch_survey(const tam_cuda_exchange *job, void *stream) {
-    uint64_t pieces = job->room / TAM_PIECE + 1;
-    return tam_launch(survey, pieces < job->blocks ? (unsigned)pieces : job->blocks, stream, *job);
+extern "C" int tam_launch_validate(const tam_cuda_exchange *job, void *stream) {
+    uint64_t pieces = job->capacity / TAM_PIECE + 1;
+    return tam_launch(validate, pieces < job->blocks ? (unsigned)pieces : job->blocks, stream,
+                      *job);
 }
 
-extern "C" int tam_launch_settle(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
-                                 void *stream) {
-    return tam_launch(settle, blocks_for(job, job->room), stream, *job, *target);
+extern "C" int tam_launch_apply_result(const tam_cuda_exchange *job,
+                                       const tam_cuda_accumulate *target, void *stream) {
+    return tam_launch(apply_result, blocks_for(job, job->capacity), stream, *job, *target);
 }

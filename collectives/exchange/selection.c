@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "collectives/exchange/pick.h"
+#include "collectives/exchange/selection.h"
 
 #include "lib/policy/budget.h"
 #include "lib/policy/rules.h"
@@ -7,17 +7,17 @@
 #include <math.h>
 #include <xxhash.h>
 
-enum { SPARE_CANDIDATES = 4096, REUSE_ROOM = 4 }; /* reuse: one rank may pick 4 k */
+enum { SPARE_CANDIDATES = 4096, REUSE_CAPACITY = 4 }; /* reuse: one rank may select 4 k */
 
 /* -- sizes ------------------------------------------------------------------------------------ */
 
-size_t tam_pick_most(const tam_bucket_view *v, uint64_t k) {
-    tam_scheme s = tam_pick_scheme(v);
+size_t tam_selection_most(const tam_bucket_view *v, uint64_t k) {
+    tam_scheme s = tam_selection_scheme(v);
     size_t own = tam_own_max(v->division);
     if (tam_scheme_exact_count(s))
-        return tam_share_max(v->division, k);
+        return tam_budget_max(v->division, k);
     if (s.threshold == TAM_THRESHOLD_REUSE && v->config->capacity == 0.0)
-        return (size_t)tam_rule_capacity(REUSE_ROOM, k, 1.0, own);
+        return (size_t)tam_rule_capacity(REUSE_CAPACITY, k, 1.0, own);
     if (tam_scheme_by_threshold(s) && v->config->capacity > 0.0) {
         double ranks = tam_scheme_undivided(s) ? 1.0 : v->division->nranks;
         return (size_t)tam_rule_capacity(v->config->capacity, k, ranks, own);
@@ -27,24 +27,25 @@ size_t tam_pick_most(const tam_bucket_view *v, uint64_t k) {
     return tam_scheme_by_threshold(s) ? own : most < own ? most : own;
 }
 
-bool tam_pick_bounded(const tam_bucket_view *v) {
-    tam_scheme s = tam_pick_scheme(v);
+bool tam_selection_bounded(const tam_bucket_view *v) {
+    tam_scheme s = tam_selection_scheme(v);
     return tam_scheme_exact_count(s) || (tam_scheme_by_threshold(s) && v->config->capacity > 0.0);
 }
 
-size_t tam_pick_candidates(const tam_bucket_view *v) {
-    tam_scheme s = tam_pick_scheme(v);
+size_t tam_selection_candidates(const tam_bucket_view *v) {
+    tam_scheme s = tam_selection_scheme(v);
     size_t own = tam_own_max(v->division), most = own;
     if (!tam_scheme_by_threshold(s))
-        most = (size_t)(8.0 * v->config->overselect * (double)tam_share_max(v->division, v->k_max));
+        most =
+            (size_t)(8.0 * v->config->overselect * (double)tam_budget_max(v->division, v->k_max));
     if (s.ownership == TAM_OWN_BINS)
         most = (size_t)(2.0 * v->config->overselect * (double)v->k_max);
     most += SPARE_CANDIDATES;
     return most < own ? most : own;
 }
 
-uint32_t tam_pick_sums(const tam_bucket_view *v) {
-    bool wanted = tam_scheme_weighted(tam_pick_scheme(v)) || v->norms;
+uint32_t tam_selection_sums(const tam_bucket_view *v) {
+    bool wanted = tam_scheme_weighted(tam_selection_scheme(v)) || v->norms;
     return wanted ? v->division->grid.ngroups : 0;
 }
 
@@ -52,7 +53,7 @@ uint32_t tam_pick_sums(const tam_bucket_view *v) {
 
 tamis_status tam_packing_open(const tam_bucket_view *v, tam_packing *p) {
     size_t ngroups = v->division->grid.ngroups, nranks = v->nranks;
-    if (!tam_scheme_by_group(tam_pick_scheme(v)))
+    if (!tam_scheme_by_group(tam_selection_scheme(v)))
         return TAMIS_OK;
     p->budgets = tam_alloc_array(ngroups, sizeof p->budgets[0]);
     p->parts = tam_alloc_array(ngroups, sizeof p->parts[0]);
@@ -94,8 +95,8 @@ static tamis_status agree_on_parts(const tam_bucket_view *v, tam_packing *p, tam
 }
 
 /* DEFT: every rank budgets by its own norms. */
-tamis_status tam_pick_plan(const tam_bucket_view *v, tam_packing *p, tam_link *link,
-                           uint64_t *config) {
+tamis_status tam_selection_plan(const tam_bucket_view *v, tam_packing *p, tam_link *link,
+                                uint64_t *config) {
     tam_grid *grid = &v->division->grid;
     tam_control *c = v->control;
     if (!p->all)
@@ -103,7 +104,7 @@ tamis_status tam_pick_plan(const tam_bucket_view *v, tam_packing *p, tam_link *l
     for (uint32_t g = 0; g < grid->ngroups; g++)
         c->norms[g] = sqrt(v->accumulated.group_sums[g]);
     tam_budget_norm(v->k, c->norms, grid, c->order, p->budgets);
-    if (tam_pick_scheme(v).ownership == TAM_OWN_ALL)
+    if (tam_selection_scheme(v).ownership == TAM_OWN_ALL)
         return TAMIS_OK;
     return agree_on_parts(v, p, link, config);
 }
@@ -127,14 +128,14 @@ static tamis_status aim_sage(const tam_bucket_view *v, uint32_t *out) {
 }
 
 /* Ok-Topk, in a step that searches: the k-th largest, found by choosing k. Fewer than k entries
- * exceed it; they are cut afterwards. @param  indices  [scratch] */
-static tamis_status find_reused(const tam_bucket_view *v, const tam_cut *all, uint32_t *indices,
-                                uint32_t *out) {
-    tam_cut job = *all;
-    tam_cut_result chosen;
-    job.kind = TAM_CUT_TOTAL;
+ * exceed it; they are selected afterwards. @param  indices  [scratch] */
+static tamis_status find_reused(const tam_bucket_view *v, const tam_select_job *all,
+                                uint32_t *indices, uint32_t *out) {
+    tam_select_job job = *all;
+    tam_select_result chosen;
+    job.kind = TAM_SELECT_TOTAL;
     job.k = v->k < all->k ? (size_t)v->k : all->k;
-    TAM_TRY(v->device->cut(v->kernels, &job, indices, &chosen));
+    TAM_TRY(v->device->select(v->kernels, &job, indices, &chosen));
     v->control->reused = (double)chosen.key;
     *out = chosen.key > 0.0f ? tam_bits(chosen.key) + 1 : 1;
     return TAMIS_OK;
@@ -159,8 +160,8 @@ static tamis_status raise_reused(const tam_bucket_view *v, uint32_t *out) {
 }
 
 /* A threshold that follows from the accumulated gradient. */
-static tamis_status aim(const tam_bucket_view *v, tam_cut *job, uint32_t *indices) {
-    tam_scheme s = tam_pick_scheme(v);
+static tamis_status aim(const tam_bucket_view *v, tam_select_job *job, uint32_t *indices) {
+    tam_scheme s = tam_selection_scheme(v);
     if (s.threshold == TAM_THRESHOLD_SAGE)
         return aim_sage(v, &job->threshold);
     if (s.threshold == TAM_THRESHOLD_REUSE)
@@ -169,13 +170,14 @@ static tamis_status aim(const tam_bucket_view *v, tam_cut *job, uint32_t *indice
     return TAMIS_OK;
 }
 
-/* -- cut -------------------------------------------------------------------------------------- */
+/* -- run -------------------------------------------------------------------------------------- */
 
-static tam_cut choose_cut(const tam_bucket_view *v, const tam_packing *packing, size_t limit) {
-    tam_scheme s = tam_pick_scheme(v);
+static tam_select_job choose_job(const tam_bucket_view *v, const tam_packing *packing,
+                                 size_t limit) {
+    tam_scheme s = tam_selection_scheme(v);
     const tam_control *c = v->control;
-    tam_cut cut = {
-        .kind = TAM_CUT_TOTAL,
+    tam_select_job job = {
+        .kind = TAM_SELECT_TOTAL,
         .acc = v->acc,
         .mine = tam_part_of(v->division, v->step, v->rank),
         .k = limit,
@@ -183,29 +185,29 @@ static tam_cut choose_cut(const tam_bucket_view *v, const tam_packing *packing, 
         .candidates = tam_rule_listed(s.threshold, &c->state) ? &v->accumulated.candidates : NULL,
     };
     if (tam_scheme_by_group(s)) {
-        cut.kind = TAM_CUT_GROUPS;
-        cut.budgets = packing->budgets;
+        job.kind = TAM_SELECT_GROUPS;
+        job.budgets = packing->budgets;
     } else if (tam_scheme_by_threshold(s)) {
-        cut.kind = TAM_CUT_ALL;
+        job.kind = TAM_SELECT_ALL;
     } else {
-        size_t share = tam_share_of(v->division, v->step, v->rank, v->k);
-        cut.k = share < limit ? share : limit;
-        cut.weights = tam_scheme_weighted(s) ? c->weights : NULL;
+        size_t budget = tam_budget_of(v->division, v->step, v->rank, v->k);
+        job.k = budget < limit ? budget : limit;
+        job.weights = tam_scheme_weighted(s) ? c->weights : NULL;
     }
-    return cut;
+    return job;
 }
 
 /* Ok-Topk, in a step that searches: if nothing exceeds the k-th largest, as with k = 1, take what
  * equals it. */
-tamis_status tam_pick_cut(const tam_bucket_view *v, const tam_packing *packing, size_t limit,
-                          uint32_t *indices, tam_cut_result *out) {
-    tam_cut job = choose_cut(v, packing, limit);
+tamis_status tam_selection_run(const tam_bucket_view *v, const tam_packing *packing, size_t limit,
+                               uint32_t *indices, tam_select_result *out) {
+    tam_select_job job = choose_job(v, packing, limit);
     const tam_control *c = v->control;
     TAM_TRY(aim(v, &job, indices));
-    TAM_TRY(v->device->cut(v->kernels, &job, indices, out));
+    TAM_TRY(v->device->select(v->kernels, &job, indices, out));
     bool looks = c->scheme.threshold == TAM_THRESHOLD_REUSE && c->state.primed == 0;
     if (out->count > 0 || !looks || c->reused == 0.0)
         return TAMIS_OK;
     job.threshold = tam_bits((float)c->reused);
-    return v->device->cut(v->kernels, &job, indices, out);
+    return v->device->select(v->kernels, &job, indices, out);
 }

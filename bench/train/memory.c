@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE
-#include "bench/train/room.h"
+#include "bench/train/memory.h"
 
 #include <cblas.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ static uint64_t used_bytes(void) {
     return found == 1 ? pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-void room_check(uint32_t ranks) {
+void memory_check(uint32_t ranks) {
     struct rlimit limit;
     uint32_t threads = (uint32_t)openblas_get_num_threads() + (ranks ? ranks : 1);
     uint64_t needed = used_bytes() + (REST_MIB + THREAD_MIB * (uint64_t)threads) * MIB;

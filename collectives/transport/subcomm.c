@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "collectives/transport/team.h"
+#include "collectives/transport/subcomm.h"
 
 #include "collectives/transport/shrink.h"
 #include "collectives/transport/sum.h"
@@ -7,8 +7,8 @@
 
 #include <xxhash.h>
 
-/* Turn runs for members into runs for all ranks, empty for ranks outside the team. */
-static void expand_offsets(const tam_team *t, const size_t *at, size_t *out) {
+/* Turn runs for members into runs for all ranks, empty for ranks outside. */
+static void expand_offsets(const tam_subcomm *t, const size_t *at, size_t *out) {
     uint32_t passed = 0; /* members below rank r */
     for (uint32_t r = 0; r <= t->nranks; r++) {
         out[r] = at[passed];
@@ -16,40 +16,40 @@ static void expand_offsets(const tam_team *t, const size_t *at, size_t *out) {
     }
 }
 
-static tamis_status alltoall_team(void *arg, const void *send, const size_t *send_at, void *recv,
-                                  const size_t *recv_at, tam_call *call) {
-    tam_team *t = arg;
+static tamis_status alltoall_subcomm(void *arg, const void *send, const size_t *send_at, void *recv,
+                                     const size_t *recv_at, tam_call *call) {
+    tam_subcomm *t = arg;
     expand_offsets(t, send_at, t->send_at);
     expand_offsets(t, recv_at, t->recv_at);
     return t->transport->alltoall(t->self, send, t->send_at, recv, t->recv_at, call);
 }
 
-static tamis_status check_room(const tam_team *t, size_t bytes) {
-    if (bytes <= t->room_bytes)
+static tamis_status check_bytes(const tam_subcomm *t, size_t bytes) {
+    if (bytes <= t->bytes)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_UNSUPPORTED,
-                    "a team of %u ranks was made for messages of %zu bytes, not %zu", t->count,
-                    t->room_bytes, bytes);
+                    "a sub-communicator of %u ranks was made for messages of %zu bytes, not %zu",
+                    t->count, t->bytes, bytes);
 }
 
 /* Makes a copy for every member, as runs cannot overlap. */
-static tamis_status allgather_team(void *arg, const void *send, size_t bytes, void *recv,
-                                   tam_call *call) {
-    tam_team *t = arg;
-    size_t *at = t->slices;
-    TAM_TRY(check_room(t, t->count * bytes));
+static tamis_status allgather_subcomm(void *arg, const void *send, size_t bytes, void *recv,
+                                      tam_call *call) {
+    tam_subcomm *t = arg;
+    size_t *at = t->shards;
+    TAM_TRY(check_bytes(t, t->count * bytes));
     for (uint32_t i = 0; i < t->count; i++) {
-        memcpy(t->room + i * bytes, send, bytes);
+        memcpy(t->memory + i * bytes, send, bytes);
         at[i + 1] = (i + 1) * bytes;
     }
-    return alltoall_team(t, t->room, at, recv, at, call);
+    return alltoall_subcomm(t, t->memory, at, recv, at, call);
 }
 
 /* -- sums ------------------------------------------------------------------------------------- */
 
 enum { SEAL = sizeof(uint64_t) };
 
-size_t tam_team_sum_room(size_t count, uint32_t nmembers) {
+size_t tam_subcomm_sum_bytes(size_t count, uint32_t nmembers) {
     size_t way = count * sizeof(float) + nmembers * (SEAL + sizeof(float));
     return 2 * way; /* out and in */
 }
@@ -62,7 +62,7 @@ static char *seal(const float *values, size_t count, char *out) {
     return out + count * sizeof values[0] + SEAL;
 }
 
-static tamis_status check_seal(const tam_team *t, uint32_t member, const char *message,
+static tamis_status check_seal(const tam_subcomm *t, uint32_t member, const char *message,
                                size_t count) {
     uint64_t hash;
     memcpy(&hash, message + count * sizeof(float), SEAL);
@@ -74,20 +74,20 @@ static tamis_status check_seal(const tam_team *t, uint32_t member, const char *m
         t->first + member * t->stride, t->first + t->member * t->stride);
 }
 
-/* A vector being summed: slice i of it belongs to member i. */
+/* A vector being summed: shard i of it belongs to member i. */
 typedef struct sum {
     float *values;
-    size_t count, begin, length; /* begin, length: of this rank's slice */
+    size_t count, begin, length; /* begin, length: of this rank's shard */
     size_t *send_at, *recv_at;
     char *out, *in;
 } sum;
 
-static size_t slice_length(const tam_team *t, const sum *s, uint32_t i) {
-    return tam_slice_begin(s->count, i + 1, t->count) - tam_slice_begin(s->count, i, t->count);
+static size_t shard_length(const tam_subcomm *t, const sum *s, uint32_t i) {
+    return tam_shard_begin(s->count, i + 1, t->count) - tam_shard_begin(s->count, i, t->count);
 }
 
-/* Sum the parts of this rank's slice. */
-static tamis_status add_up(const tam_team *t, sum *s) {
+/* Sum the parts of this rank's shard. */
+static tamis_status add_up(const tam_subcomm *t, sum *s) {
     for (uint32_t i = 0; i < t->count; i++)
         TAM_TRY(check_seal(t, i, s->in + s->recv_at[i], s->length));
     tam_tree_add_up((const float *)(const void *)s->in, s->length + SEAL / sizeof(float), t->count,
@@ -95,54 +95,54 @@ static tamis_status add_up(const tam_team *t, sum *s) {
     return TAMIS_OK;
 }
 
-static tamis_status scatter(tam_team *t, sum *s, tam_call *call) {
+static tamis_status scatter(tam_subcomm *t, sum *s, tam_call *call) {
     char *end = s->out;
     for (uint32_t i = 0; i < t->count; i++) {
-        size_t begin = tam_slice_begin(s->count, i, t->count);
-        end = seal(s->values + begin, slice_length(t, s, i), end);
+        size_t begin = tam_shard_begin(s->count, i, t->count);
+        end = seal(s->values + begin, shard_length(t, s, i), end);
         s->send_at[i + 1] = (size_t)(end - s->out);
         s->recv_at[i + 1] = (i + 1) * (s->length * sizeof(float) + SEAL);
     }
-    TAM_TRY(alltoall_team(t, s->out, s->send_at, s->in, s->recv_at, call));
+    TAM_TRY(alltoall_subcomm(t, s->out, s->send_at, s->in, s->recv_at, call));
     return add_up(t, s);
 }
 
-static tamis_status gather_sums(tam_team *t, sum *s, tam_call *call) {
+static tamis_status gather_sums(tam_subcomm *t, sum *s, tam_call *call) {
     char *end = s->out;
     for (uint32_t i = 0; i < t->count; i++) {
         end = seal(s->values + s->begin, s->length, end);
         s->send_at[i + 1] = (size_t)(end - s->out);
-        s->recv_at[i + 1] = s->recv_at[i] + slice_length(t, s, i) * sizeof(float) + SEAL;
+        s->recv_at[i + 1] = s->recv_at[i] + shard_length(t, s, i) * sizeof(float) + SEAL;
     }
-    TAM_TRY(alltoall_team(t, s->out, s->send_at, s->in, s->recv_at, call));
+    TAM_TRY(alltoall_subcomm(t, s->out, s->send_at, s->in, s->recv_at, call));
     for (uint32_t i = 0; i < t->count; i++) {
-        size_t length = slice_length(t, s, i);
+        size_t length = shard_length(t, s, i);
         TAM_TRY(check_seal(t, i, s->in + s->recv_at[i], length));
-        memcpy(s->values + tam_slice_begin(s->count, i, t->count), s->in + s->recv_at[i],
+        memcpy(s->values + tam_shard_begin(s->count, i, t->count), s->in + s->recv_at[i],
                length * sizeof(float));
     }
     return TAMIS_OK;
 }
 
 /* Always two rounds, even for no values. */
-static tamis_status allreduce_sum_team(void *arg, float *values, size_t count, tam_call *call) {
-    tam_team *t = arg;
-    size_t room = tam_team_sum_room(count, t->count);
+static tamis_status allreduce_sum_subcomm(void *arg, float *values, size_t count, tam_call *call) {
+    tam_subcomm *t = arg;
+    size_t bytes = tam_subcomm_sum_bytes(count, t->count);
     sum s = {.values = values,
              .count = count,
-             .begin = tam_slice_begin(count, t->member, t->count),
-             .send_at = t->slices,
-             .recv_at = t->slices + t->count + 1,
-             .out = t->room,
-             .in = t->room + room / 2};
-    s.length = slice_length(t, &s, t->member);
-    TAM_TRY(check_room(t, room));
+             .begin = tam_shard_begin(count, t->member, t->count),
+             .send_at = t->shards,
+             .recv_at = t->shards + t->count + 1,
+             .out = t->memory,
+             .in = t->memory + bytes / 2};
+    s.length = shard_length(t, &s, t->member);
+    TAM_TRY(check_bytes(t, bytes));
     TAM_TRY(scatter(t, &s, call));
     return gather_sums(t, &s, call);
 }
 
 static void abort_whole(void *arg) {
-    tam_team *t = arg;
+    tam_subcomm *t = arg;
     t->transport->abort(t->self);
 }
 
@@ -151,36 +151,37 @@ static void leave_whole(void *arg, int clean) {
 }
 
 static const tam_transport row = {
-    .name = "team",
-    .allgather = allgather_team,
-    .allreduce_sum = allreduce_sum_team,
-    .alltoall = alltoall_team,
+    .name = "subcomm",
+    .allgather = allgather_subcomm,
+    .allreduce_sum = allreduce_sum_subcomm,
+    .alltoall = alltoall_subcomm,
     .shrink = tam_shrink_refuse,
     .abort = abort_whole,
     .close = leave_whole,
 };
 
-tam_link tam_team_link(tam_team *t, const tam_link *whole) {
+tam_link tam_subcomm_link(tam_subcomm *t, const tam_link *whole) {
     t->transport = whole->transport;
     t->self = whole->self;
     return (tam_link){&row, t, t->member, t->count, whole->call};
 }
 
-tamis_status tam_team_open(tam_team *t) {
+tamis_status tam_subcomm_open(tam_subcomm *t) {
     size_t runs = (size_t)t->nranks + 1;
     t->send_at = tam_alloc_array(runs, sizeof t->send_at[0]);
     t->recv_at = tam_alloc_array(runs, sizeof t->recv_at[0]);
-    t->slices = tam_alloc_array(2 * ((size_t)t->count + 1), sizeof t->slices[0]);
-    t->room = tam_alloc(t->room_bytes);
-    if (t->send_at && t->recv_at && t->slices && t->room)
+    t->shards = tam_alloc_array(2 * ((size_t)t->count + 1), sizeof t->shards[0]);
+    t->memory = tam_alloc(t->bytes);
+    if (t->send_at && t->recv_at && t->shards && t->memory)
         return TAMIS_OK;
-    return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of a team of %u ranks", t->count);
+    return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of a sub-communicator of %u ranks",
+                    t->count);
 }
 
-void tam_team_close(tam_team *t, bool in_flight) {
+void tam_subcomm_close(tam_subcomm *t, bool in_flight) {
     tam_free(t->send_at);
     tam_free(t->recv_at);
-    tam_free(t->slices);
+    tam_free(t->shards);
     if (!in_flight)
-        tam_free(t->room);
+        tam_free(t->memory);
 }

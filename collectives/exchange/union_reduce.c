@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include "collectives/exchange/united.h"
+#include "collectives/exchange/union_reduce.h"
 
-void tam_united_close(void *self, bool in_flight) {
-    tam_united *u = self;
+void tam_union_reduce_close(void *self, bool in_flight) {
+    tam_union_reduce *u = self;
     if (!u)
         return;
     tam_sparse_close(&u->sparse, in_flight);
@@ -11,22 +11,22 @@ void tam_united_close(void *self, bool in_flight) {
 }
 
 static tam_value_sum choose_sum(const tam_bucket_view *v) {
-    bool column = v->slice->nlocal > 1;
+    bool inter = v->node_shard->nlocal > 1;
     tamis_value_codec up = tam_value_codec_resolve(v->config->value_codec);
     tamis_value_codec down = tam_sum_codec_resolve(v->config->sum_codec, up);
     return (tam_value_sum){.up = tam_value_codec_of(up),
                            .down = tam_value_codec_of(down),
                            .nranks = v->nranks,
-                           .first = v->slice->local,
-                           .stride = v->slice->nlocal,
-                           .way = v->encoded && !column   ? TAM_SUM_STAGED
-                                  : v->gathers && !column ? TAM_SUM_BY_ALL
-                                                          : TAM_SUM_BY_OWNERS};
+                           .first = v->node_shard->local,
+                           .stride = v->node_shard->nlocal,
+                           .way = v->encoded && !inter   ? TAM_SUM_STAGED
+                                  : v->gathers && !inter ? TAM_SUM_BY_ALL
+                                                         : TAM_SUM_BY_OWNERS};
 }
 
-tamis_status tam_united_open(tam_bucket_view *view, const tam_packets *packets, size_t most,
-                             tam_united **out) {
-    tam_united *u = tam_alloc(sizeof *u);
+tamis_status tam_union_reduce_open(tam_bucket_view *view, const tam_packets *packets, size_t most,
+                                   tam_union_reduce **out) {
+    tam_union_reduce *u = tam_alloc(sizeof *u);
     if (!u)
         return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
     u->sum = choose_sum(view);
@@ -39,7 +39,7 @@ tamis_status tam_united_open(tam_bucket_view *view, const tam_packets *packets, 
     if (status == TAMIS_OK)
         status = tam_value_sum_open(&u->sum, most);
     if (status != TAMIS_OK) {
-        tam_united_close(u, false);
+        tam_union_reduce_close(u, false);
         return status;
     }
     size_t gathers = u->sum.gathers;
@@ -49,7 +49,7 @@ tamis_status tam_united_open(tam_bucket_view *view, const tam_packets *packets, 
 }
 
 /* The counters are summed as if they were more values. */
-static tamis_status sum(tam_united *u, tam_link *link, size_t count) {
+static tamis_status sum(tam_union_reduce *u, tam_link *link, size_t count) {
     tam_sparse *s = &u->sparse;
     float *behind = s->values + count;
     size_t bytes = s->ncounters * sizeof behind[0];
@@ -62,14 +62,14 @@ static tamis_status sum(tam_united *u, tam_link *link, size_t count) {
     return TAMIS_OK;
 }
 
-tamis_status tam_united_sum(tam_united *u, tam_link *link, size_t count) {
+tamis_status tam_union_reduce_run(tam_union_reduce *u, tam_link *link, size_t count) {
     tam_sparse *s = &u->sparse;
     tam_bucket_view *v = s->view;
     TAM_TRY(v->device->gather(v->kernels, v->acc, s->indices, count, s->values));
-    v->out.given_sum = tam_sparse_squares(s->values, count);
+    v->out.sent_sum = tam_sparse_squares(s->values, count);
     TAM_TRY(sum(u, link, count));
     if (s->errors)
-        v->out.given_sum -= tam_sparse_squares(s->errors, count);
+        v->out.sent_sum -= tam_sparse_squares(s->errors, count);
     tam_sparse_report(s, count, (tam_entries){s->indices, s->errors, count});
     return TAMIS_OK;
 }

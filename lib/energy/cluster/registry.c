@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "lib/energy/cluster/ledger.h"
+#include "lib/energy/cluster/registry.h"
 
 #include "lib/energy/source/domain.h"
 
@@ -12,8 +12,8 @@ _Static_assert(sizeof(tam_energy_sums) == 8 + 16 + 8 + 8 * 32 + 32, "no padding"
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-tamis_status tam_ledger_open(uint32_t n, tam_ledger **out) {
-    tam_ledger *l = tam_alloc(sizeof *l);
+tamis_status tam_registry_open(uint32_t n, tam_registry **out) {
+    tam_registry *l = tam_alloc(sizeof *l);
     if (!l)
         goto err_memory;
     l->n = n;
@@ -26,11 +26,11 @@ tamis_status tam_ledger_open(uint32_t n, tam_ledger **out) {
     return TAMIS_OK;
 
 err_memory:
-    tam_ledger_close(l);
+    tam_registry_close(l);
     return tam_fail(TAMIS_E_NOMEM, "no memory for reports of %u energy domains", n);
 }
 
-void tam_ledger_close(tam_ledger *l) {
+void tam_registry_close(tam_registry *l) {
     if (!l)
         return;
     tam_free(l->messages);
@@ -40,7 +40,7 @@ void tam_ledger_close(tam_ledger *l) {
     tam_free(l);
 }
 
-tamis_status tam_ledger_reserve(tam_ledger *l, size_t bytes) {
+tamis_status tam_registry_reserve(tam_registry *l, size_t bytes) {
     if (bytes <= l->messages_bytes)
         return TAMIS_OK;
     void *messages = tam_alloc(bytes);
@@ -52,7 +52,7 @@ tamis_status tam_ledger_reserve(tam_ledger *l, size_t bytes) {
     return TAMIS_OK;
 }
 
-void tam_ledger_abandon(tam_ledger *l) {
+void tam_registry_abandon(tam_registry *l) {
     l->messages = NULL;
     l->messages_bytes = 0;
 }
@@ -65,7 +65,7 @@ static bool readable(const tam_energy_entry *e) {
 
 /* The last attempt may have been completed by others: then this rank's part of it has been counted,
  * and what it could not read may have been, by another. */
-static void catch_up(tam_ledger *l, const tam_energy_sums *latest) {
+static void catch_up(tam_registry *l, const tam_energy_sums *latest) {
     bool tried = latest->name != l->sums.name && latest->name == l->tried_name;
     if (tried)
         memcpy(l->bases, l->tried, l->n * sizeof l->bases[0]);
@@ -76,8 +76,8 @@ static void catch_up(tam_ledger *l, const tam_energy_sums *latest) {
 }
 
 /* Where the count is now; not before its base, which may be another's later reading. */
-static tam_ledger_base advance(const tam_ledger_base *base, const tam_energy_entry *e) {
-    tam_ledger_base now = *base;
+static tam_registry_base advance(const tam_registry_base *base, const tam_energy_entry *e) {
+    tam_registry_base now = *base;
     now.overlaps = !readable(e);
     if (!readable(e))
         return now;
@@ -86,11 +86,11 @@ static tam_ledger_base advance(const tam_ledger_base *base, const tam_energy_ent
     return now;
 }
 
-void tam_ledger_offer(tam_ledger *l, const tam_energy_sums *latest, uint64_t name,
-                      tam_energy_entry *out) {
+void tam_registry_offer(tam_registry *l, const tam_energy_sums *latest, uint64_t name,
+                        tam_energy_entry *out) {
     catch_up(l, latest);
     for (uint32_t i = 0; i < l->n; i++) {
-        const tam_ledger_base *base = &l->bases[i];
+        const tam_registry_base *base = &l->bases[i];
         l->tried[i] = advance(base, &l->shown[i]);
         out[i] = l->shown[i];
         out[i].overlaps = l->late || base->overlaps;
@@ -111,7 +111,7 @@ typedef struct host {
     char missing[TAMIS_ENERGY_TEXT];
 } host;
 
-size_t tam_ledger_scratch(size_t n) {
+size_t tam_registry_scratch(size_t n) {
     const host *h = NULL;
     return n *
            (sizeof(tam_pair) + sizeof h->domains[0] + sizeof h->tellers[0] + sizeof h->counted[0]);
@@ -210,7 +210,7 @@ static void clean(tam_energy_entry *e) {
 }
 
 /* Of the first host in the order of hosts; of the others and of the past how many. */
-static void record_missing(tam_ledger *l, const char *first, uint32_t hosts) {
+static void record_missing(tam_registry *l, const char *first, uint32_t hosts) {
     char notes[80] = "";
     int used = 0;
     if (hosts > 1)
@@ -226,8 +226,8 @@ static void record_missing(tam_ledger *l, const char *first, uint32_t hosts) {
 
 /* Both have read one counter, at about one moment: the base moves to the reading that was believed,
  * unless it was reset between the two. */
-static void align(tam_ledger_base *tried, const tam_ledger_base *base, const tam_energy_entry *mine,
-                  const tam_energy_entry *teller) {
+static void align(tam_registry_base *tried, const tam_registry_base *base,
+                  const tam_energy_entry *mine, const tam_energy_entry *teller) {
     const uint64_t most = UINT64_C(10000000) * mine->most_w; /* of 10 s */
     uint64_t up = teller->raw_uj - mine->raw_uj, down = mine->raw_uj - teller->raw_uj;
     uint64_t at = mine->uj;
@@ -246,7 +246,7 @@ static void align(tam_ledger_base *tried, const tam_ledger_base *base, const tam
 
 /* Where the counts of this rank go on; what it could not read from where it was, unless another was
  * counted for it. */
-static void settle(tam_ledger *l, const host *h, uint64_t name) {
+static void settle(tam_registry *l, const host *h, uint64_t name) {
     for (uint32_t i = 0; i < l->n; i++) {
         const tam_energy_entry *mine = &l->shown[i];
         uint32_t index = mine->host == name ? find(h, mine->id) : h->n;
@@ -259,8 +259,8 @@ static void settle(tam_ledger *l, const host *h, uint64_t name) {
     }
 }
 
-void tam_ledger_take(tam_ledger *l, tam_energy_entry *entries, uint32_t n,
-                     const tam_energy_run *run, void *scratch) {
+void tam_registry_take(tam_registry *l, tam_energy_entry *entries, uint32_t n,
+                       const tam_energy_run *run, void *scratch) {
     tam_pair *order = scratch; /* by host, then rank */
     host h = {.domains = (tam_energy_domain *)(void *)(order + n)};
     h.tellers = (const tam_energy_entry **)(void *)(h.domains + n);
@@ -306,7 +306,7 @@ static int64_t trim_shares(tamis_energy_totals *t, int64_t attributed) {
     return -excess;
 }
 
-void tam_ledger_totals(const tam_ledger *l, tamis_energy_totals *out) {
+void tam_registry_totals(const tam_registry *l, tamis_energy_totals *out) {
     *out = (tamis_energy_totals){.size = sizeof *out,
                                  .seconds = (double)l->run.time_ns * 1e-9,
                                  .steps = l->run.steps,

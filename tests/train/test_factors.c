@@ -2,7 +2,7 @@
  *
  * What new ranks take of old residuals: nothing is lost, whatever the numbers of ranks.
  */
-#include "bench/train/shares.h"
+#include "bench/train/factors.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -21,7 +21,7 @@ static void the_mean_of_what_waits_stays(void **state) {
             for (uint32_t old = 0; old < olds; old++) {
                 double sum = 0.0;
                 for (uint32_t r = 0; r < ranks; r++)
-                    sum += share_of(r, ranks, old, olds);
+                    sum += factor_of(r, ranks, old, olds);
                 assert_float_equal(sum / ranks, 1.0 / olds, 1e-12);
             }
         }
@@ -36,7 +36,7 @@ static void every_new_rank_takes_something(void **state) {
             for (uint32_t r = 0; r < ranks; r++) {
                 double sum = 0.0;
                 for (uint32_t old = 0; old < olds; old++)
-                    sum += share_of(r, ranks, old, olds);
+                    sum += factor_of(r, ranks, old, olds);
                 assert_true(sum > 0.0 && sum < 2.0);
             }
         }
@@ -48,17 +48,17 @@ static void as_many_ranks_take_their_own(void **state) {
     for (uint32_t ranks = 1; ranks <= MOST; ranks++)
         for (uint32_t r = 0; r < ranks; r++)
             for (uint32_t old = 0; old < ranks; old++)
-                assert_true(share_of(r, ranks, old, ranks) == (r == old ? 1.0 : 0.0));
+                assert_true(factor_of(r, ranks, old, ranks) == (r == old ? 1.0 : 0.0));
 }
 
 static void the_drawn_cases_are_these(void **state) {
     (void)state;
-    assert_true(share_of(0, 2, 0, 4) == 0.5 && share_of(0, 2, 2, 4) == 0.5);
-    assert_true(share_of(0, 2, 1, 4) == 0.0 && share_of(1, 2, 3, 4) == 0.5);
-    assert_true(share_of(0, 4, 0, 2) == 1.0 && share_of(2, 4, 0, 2) == 1.0);
-    assert_true(share_of(3, 4, 1, 2) == 1.0 && share_of(3, 4, 0, 2) == 0.0);
-    assert_true(share_of(0, 3, 0, 2) == 0.75 && share_of(1, 3, 1, 2) == 1.5);
-    assert_true(share_of(2, 3, 0, 2) == 0.75);
+    assert_true(factor_of(0, 2, 0, 4) == 0.5 && factor_of(0, 2, 2, 4) == 0.5);
+    assert_true(factor_of(0, 2, 1, 4) == 0.0 && factor_of(1, 2, 3, 4) == 0.5);
+    assert_true(factor_of(0, 4, 0, 2) == 1.0 && factor_of(2, 4, 0, 2) == 1.0);
+    assert_true(factor_of(3, 4, 1, 2) == 1.0 && factor_of(3, 4, 0, 2) == 0.0);
+    assert_true(factor_of(0, 3, 0, 2) == 0.75 && factor_of(1, 3, 1, 2) == 1.5);
+    assert_true(factor_of(2, 3, 0, 2) == 0.75);
 }
 
 int main(void) {

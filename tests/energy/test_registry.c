@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Ledgers against pretended nodes whose truth is known: each domain once and exactly, whoever reads
- * it and whichever ranks report.
+ * Registries against pretended nodes whose truth is known: each domain once and exactly, whoever
+ * reads it and whichever ranks report.
  */
-#include "lib/energy/cluster/ledger.h"
+#include "lib/energy/cluster/registry.h"
 #include "tests/support/data.h"
 #include "tests/support/meters.h"
 #include <setjmp.h>
@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 static meters world;
-static tam_ledger *ledgers[METERS_RANKS];
+static tam_registry *registries[METERS_RANKS];
 static uint64_t nreports; /* names of reports */
 
 /* -- reports without a communicator ----------------------------------------------------------- */
@@ -22,18 +22,19 @@ static uint64_t nreports; /* names of reports */
 static void begin(uint64_t seed) {
     meters_begin(&world, seed);
     for (uint32_t id = 0; id < METERS_RANKS; id++)
-        assert_int_equal(tam_ledger_open(meters_show(&world, id, NULL), &ledgers[id]), TAMIS_OK);
+        assert_int_equal(tam_registry_open(meters_show(&world, id, NULL), &registries[id]),
+                         TAMIS_OK);
 }
 
 static void reopen(uint32_t id) {
     meters_reopen(&world, id);
-    tam_ledger_close(ledgers[id]);
-    assert_int_equal(tam_ledger_open(meters_show(&world, id, NULL), &ledgers[id]), TAMIS_OK);
+    tam_registry_close(registries[id]);
+    assert_int_equal(tam_registry_open(meters_show(&world, id, NULL), &registries[id]), TAMIS_OK);
 }
 
 static void end(void) {
     for (uint32_t id = 0; id < METERS_RANKS; id++)
-        tam_ledger_close(ledgers[id]);
+        tam_registry_close(registries[id]);
 }
 
 /* Those of these ranks that complete it hold the same sums then; `fails` does not, if it is one. */
@@ -41,26 +42,26 @@ static void report_but(const uint32_t *ids, uint32_t nranks, uint32_t fails) {
     static tam_energy_entry offered[METERS_RANKS * METERS_SEEN];
     static tam_energy_entry taken[METERS_RANKS * METERS_SEEN];
     const tam_energy_run run = {.time_ns = 1000000000};
-    tam_energy_sums latest = ledgers[ids[0]]->sums;
+    tam_energy_sums latest = registries[ids[0]]->sums;
     uint32_t n = 0;
     for (uint32_t r = 0; r < nranks; r++) {
-        if (ledgers[ids[r]]->sums.reports > latest.reports)
-            latest = ledgers[ids[r]]->sums;
+        if (registries[ids[r]]->sums.reports > latest.reports)
+            latest = registries[ids[r]]->sums;
     }
     nreports++;
     for (uint32_t r = 0; r < nranks; r++) {
-        tam_ledger *l = ledgers[ids[r]];
-        tam_ledger_offer(l, &latest, nreports, &offered[n]);
+        tam_registry *l = registries[ids[r]];
+        tam_registry_offer(l, &latest, nreports, &offered[n]);
         n += l->n;
     }
-    void *scratch = malloc(tam_ledger_scratch(n) + 1);
+    void *scratch = malloc(tam_registry_scratch(n) + 1);
     for (uint32_t r = 0; r < nranks; r++) {
         if (ids[r] == fails)
             continue;
         memcpy(taken, offered, n * sizeof taken[0]);
-        tam_ledger_take(ledgers[ids[r]], taken, n, &run, scratch);
+        tam_registry_take(registries[ids[r]], taken, n, &run, scratch);
         if (ids[0] != fails)
-            assert_memory_equal(&ledgers[ids[r]]->sums, &ledgers[ids[0]]->sums,
+            assert_memory_equal(&registries[ids[r]]->sums, &registries[ids[0]]->sums,
                                 sizeof(tam_energy_sums));
     }
     free(scratch);
@@ -69,7 +70,7 @@ static void report_but(const uint32_t *ids, uint32_t nranks, uint32_t fails) {
 /* What these ranks see now, and a report of theirs. */
 static void report(const uint32_t *ids, uint32_t nranks) {
     for (uint32_t r = 0; r < nranks; r++)
-        meters_show(&world, ids[r], ledgers[ids[r]]->shown);
+        meters_show(&world, ids[r], registries[ids[r]]->shown);
     report_but(ids, nranks, METERS_RANKS);
 }
 
@@ -80,7 +81,7 @@ static tamis_energy_totals report_from_to(uint32_t first, uint32_t last) {
     for (uint32_t id = first; id < last; id++)
         ids[id - first] = id;
     report(ids, last - first);
-    tam_ledger_totals(ledgers[first], &totals);
+    tam_registry_totals(registries[first], &totals);
     int64_t sum = totals.unattributed_uj;
     for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++)
         sum += totals.shares[k].uj;
@@ -113,7 +114,7 @@ static void each_domain_is_counted_once_and_exactly(void **state) {
                     totals.shares[TAMIS_ENERGY_COMPUTE].uj >
                         totals.uj / 2 - METERS_COUNTERS * (int64_t)(i + 1));
     }
-    assert_int_equal(ledgers[5]->sums.ndomains, METERS_COUNTERS);
+    assert_int_equal(registries[5]->sums.ndomains, METERS_COUNTERS);
     end();
 }
 
@@ -130,10 +131,10 @@ static void nothing_is_lost_while_owners_change(void **state) {
         for (uint32_t r = 0; r < METERS_RANKS; r++)
             ids[r] = (uint32_t)((r + i * 7) % METERS_RANKS);
         report(ids, METERS_RANKS);
-        int64_t late_uj = meters_truth_of_all(&world) - ledgers[0]->sums.uj;
+        int64_t late_uj = meters_truth_of_all(&world) - registries[0]->sums.uj;
         assert_true(late_uj >= 0 && late_uj < 18000 * 100000); /* 100 ms of all, and no drift */
     }
-    assert_int_equal(ledgers[0]->sums.gaps, 0);
+    assert_int_equal(registries[0]->sums.gaps, 0);
     end();
 }
 
@@ -216,7 +217,7 @@ static void ranks_that_missed_a_report_count_from_then_on(void **state) {
     tamis_energy_totals totals = report_all();
     assert_int_equal(totals.uj, (int64_t)meters_truth_of_all(&world) - left_out_uj);
     assert_non_null(strstr(totals.missing, "earlier gains are left out"));
-    assert_int_equal(ledgers[17]->sums.gaps, 8);
+    assert_int_equal(registries[17]->sums.gaps, 8);
     for (uint64_t i = 0; i < 3; i++) {
         advance(i);
         totals = report_all();
@@ -235,14 +236,14 @@ static void a_report_that_fails_on_one_rank_counts_nothing_twice(void **state) {
             advance(i);
             for (uint32_t id = 0; id < METERS_RANKS; id++) {
                 ids[id] = id;
-                meters_show(&world, id, ledgers[id]->shown);
+                meters_show(&world, id, registries[id]->shown);
             }
             report_but(ids, METERS_RANKS, i % 2 ? METERS_RANKS : fails);
             uint32_t other = fails ? 0 : 1;
-            assert_int_equal(ledgers[other]->sums.uj, meters_truth_of_all(&world));
+            assert_int_equal(registries[other]->sums.uj, meters_truth_of_all(&world));
         }
-        assert_int_equal(ledgers[fails]->sums.uj, meters_truth_of_all(&world));
-        assert_int_equal(ledgers[fails]->sums.gaps, 0);
+        assert_int_equal(registries[fails]->sums.uj, meters_truth_of_all(&world));
+        assert_int_equal(registries[fails]->sums.gaps, 0);
         end();
     }
 }
@@ -251,17 +252,17 @@ static void a_report_that_fails_on_one_rank_counts_nothing_twice(void **state) {
 
 static void where_all_are_denied_nothing_is_known_and_said_why(void **state) {
     (void)state;
-    tam_ledger *alone;
+    tam_registry *alone;
     tam_energy_run run = {0};
     tam_energy_sums none = {0};
     tamis_energy_totals totals;
-    assert_int_equal(tam_ledger_open(0, &alone), TAMIS_OK);
-    tam_ledger_offer(alone, &none, 1, NULL);
-    tam_ledger_take(alone, NULL, 0, &run, NULL);
-    tam_ledger_totals(alone, &totals);
+    assert_int_equal(tam_registry_open(0, &alone), TAMIS_OK);
+    tam_registry_offer(alone, &none, 1, NULL);
+    tam_registry_take(alone, NULL, 0, &run, NULL);
+    tam_registry_totals(alone, &totals);
     assert_int_equal(totals.known, 0);
     assert_string_equal(totals.missing, "no rank reports a domain");
-    tam_ledger_close(alone);
+    tam_registry_close(alone);
     begin(12);
     for (uint32_t id = 0; id < METERS_RANKS; id++)
         world.ranks[id].denied_rapl = true;
@@ -274,7 +275,7 @@ static void where_all_are_denied_nothing_is_known_and_said_why(void **state) {
 
 /* -- one rank, one host ----------------------------------------------------------------------- */
 
-static tam_ledger *one;
+static tam_registry *one;
 
 static void add(uint32_t index, const char *id, const char *inside, tamis_energy_kind kind) {
     tam_energy_entry *e = &one->shown[index];
@@ -289,22 +290,22 @@ static tamis_energy_totals gain(const uint64_t *uj) {
     tam_energy_entry entries[4];
     tamis_energy_totals totals;
     char scratch[8192] __attribute__((aligned(64)));
-    assert_true(tam_ledger_scratch(one->n) <= sizeof scratch);
+    assert_true(tam_registry_scratch(one->n) <= sizeof scratch);
     for (uint32_t i = 0; i < one->n; i++) {
         one->shown[i].uj += uj[i];
         one->shown[i].raw_uj += uj[i];
     }
     tam_energy_sums sums = one->sums;
-    tam_ledger_offer(one, &sums, ++nreports, entries);
-    tam_ledger_take(one, entries, one->n, &run, scratch);
-    tam_ledger_totals(one, &totals);
+    tam_registry_offer(one, &sums, ++nreports, entries);
+    tam_registry_take(one, entries, one->n, &run, scratch);
+    tam_registry_totals(one, &totals);
     return totals;
 }
 
 static void a_change_of_cover_counts_nothing_twice(void **state) {
     (void)state;
     const uint64_t each[] = {1, 10, 100, 1000}, without_psys[] = {1, 10, 100, 0};
-    assert_int_equal(tam_ledger_open(4, &one), TAMIS_OK);
+    assert_int_equal(tam_registry_open(4, &one), TAMIS_OK);
     add(0, "rapl:core", "rapl:package", TAMIS_ENERGY_CORE);
     add(1, "rapl:dram", "rapl:psys", TAMIS_ENERGY_DRAM);
     add(2, "rapl:package", "rapl:psys", TAMIS_ENERGY_PACKAGE);
@@ -325,12 +326,12 @@ static void a_change_of_cover_counts_nothing_twice(void **state) {
     one->shown[2].status = TAMIS_ENERGY_OK; /* its core was counted, psys was not */
     assert_int_equal(gain((uint64_t[]){1, 10, 200, 0}).uj, 2242);
     assert_int_equal(gain((uint64_t[]){1, 10, 100, 0}).uj, 2352);
-    tam_ledger_close(one);
+    tam_registry_close(one);
 }
 
 static void what_stands_still_beside_others_is_made_up_for(void **state) {
     (void)state;
-    assert_int_equal(tam_ledger_open(2, &one), TAMIS_OK);
+    assert_int_equal(tam_registry_open(2, &one), TAMIS_OK);
     add(0, "rapl:package", "", TAMIS_ENERGY_PACKAGE);
     add(1, "nvml:gpu", "", TAMIS_ENERGY_GPU);
     assert_int_equal(gain((uint64_t[]){1, 10}).uj, 11);
@@ -339,35 +340,35 @@ static void what_stands_still_beside_others_is_made_up_for(void **state) {
     one->shown[1].status = TAMIS_ENERGY_OK;
     assert_int_equal(gain((uint64_t[]){1, 20}).uj, 33);
     assert_int_equal(one->sums.gaps, 0);
-    tam_ledger_close(one);
+    tam_registry_close(one);
 }
 
 static void the_whole_host_contains_what_other_sources_count(void **state) {
     (void)state;
-    assert_int_equal(tam_ledger_open(3, &one), TAMIS_OK);
+    assert_int_equal(tam_registry_open(3, &one), TAMIS_OK);
     add(0, "rapl:package", "", TAMIS_ENERGY_PACKAGE);
     add(1, "nvml:gpu", "", TAMIS_ENERGY_GPU);
     add(2, "file:node", "", TAMIS_ENERGY_NODE);
     assert_int_equal(gain((uint64_t[]){1, 10, 100}).uj, 100);
     assert_int_equal(gain((uint64_t[]){1, 10, 100}).uj, 200);
-    tam_ledger_close(one);
+    tam_registry_close(one);
 }
 
 static void a_reset_is_told_for_as_long_as_it_matters(void **state) {
     (void)state;
-    assert_int_equal(tam_ledger_open(1, &one), TAMIS_OK);
+    assert_int_equal(tam_registry_open(1, &one), TAMIS_OK);
     add(0, "nvml:gpu", "", TAMIS_ENERGY_GPU);
     one->shown[0].resets = 2;
     assert_string_equal(gain((uint64_t[]){1}).missing,
                         "nvml:gpu: was reset 2 times; what it lost is not counted");
-    tam_ledger_close(one);
+    tam_registry_close(one);
 }
 
 static void the_status_nearest_to_readable_is_told(void **state) {
     (void)state;
     static const tamis_energy_status seen[] = {TAMIS_ENERGY_ABSENT, TAMIS_ENERGY_DENIED,
                                                TAMIS_ENERGY_FAILED, TAMIS_ENERGY_DENIED};
-    assert_int_equal(tam_ledger_open(4, &one), TAMIS_OK);
+    assert_int_equal(tam_registry_open(4, &one), TAMIS_OK);
     for (uint32_t i = 0; i < 4; i++) {
         add(i, "nvml", "", TAMIS_ENERGY_GPU);
         one->shown[i].status = (uint32_t)seen[i];
@@ -376,7 +377,7 @@ static void the_status_nearest_to_readable_is_told(void **state) {
     tamis_energy_totals totals = gain((uint64_t[]){0, 0, 0, 0});
     assert_int_equal(totals.known, 0);
     assert_string_equal(totals.missing, "nvml: said by 1");
-    tam_ledger_close(one);
+    tam_registry_close(one);
 }
 
 static void what_comes_damaged_harms_no_memory(void **state) {
@@ -387,29 +388,29 @@ static void what_comes_damaged_harms_no_memory(void **state) {
         tam_energy_entry entries[4];
         tamis_energy_totals totals;
         unsigned char *bytes = (unsigned char *)entries;
-        assert_int_equal(tam_ledger_open(0, &one), TAMIS_OK);
+        assert_int_equal(tam_registry_open(0, &one), TAMIS_OK);
         for (size_t i = 0; i < sizeof entries; i++)
             bytes[i] = (unsigned char)data_mix(seed * sizeof entries + i);
         tam_energy_sums sums = {0};
-        tam_ledger_offer(one, &sums, 1, NULL);
-        tam_ledger_take(one, entries, 4, &run, scratch);
-        tam_ledger_totals(one, &totals);
+        tam_registry_offer(one, &sums, 1, NULL);
+        tam_registry_take(one, entries, 4, &run, scratch);
+        tam_registry_totals(one, &totals);
         assert_non_null(memchr(totals.missing, '\0', sizeof totals.missing));
-        tam_ledger_close(one);
+        tam_registry_close(one);
     }
 }
 
-static void a_ledger_without_memory_is_not_opened(void **state) {
+static void a_registry_without_memory_is_not_opened(void **state) {
     (void)state;
     uint64_t live = tam_alloc_live();
     for (long budget = 0; budget < 4; budget++) {
         tam_alloc_budget(budget);
-        assert_int_equal(tam_ledger_open(3, &one), TAMIS_E_NOMEM);
+        assert_int_equal(tam_registry_open(3, &one), TAMIS_E_NOMEM);
         tam_alloc_budget(-1);
     }
-    assert_int_equal(tam_ledger_open(3, &one), TAMIS_OK);
-    tam_ledger_close(one);
-    tam_ledger_close(NULL);
+    assert_int_equal(tam_registry_open(3, &one), TAMIS_OK);
+    tam_registry_close(one);
+    tam_registry_close(NULL);
     assert_int_equal(tam_alloc_live(), live);
 }
 
@@ -430,7 +431,7 @@ int main(void) {
         cmocka_unit_test(a_reset_is_told_for_as_long_as_it_matters),
         cmocka_unit_test(the_status_nearest_to_readable_is_told),
         cmocka_unit_test(what_comes_damaged_harms_no_memory),
-        cmocka_unit_test(a_ledger_without_memory_is_not_opened),
+        cmocka_unit_test(a_registry_without_memory_is_not_opened),
     };
-    return cmocka_run_group_tests_name("ledger", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("registry", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Compares cuts with sorting: every method of cutting must give the entries that sorting gives.
+ * Compares selections with sorting: every method must give the entries that sorting gives.
  */
 #include "tests/support/device_body.h"
 #include "tests/support/world.h"
@@ -51,7 +51,7 @@ static size_t keep_largest(tam_pair *pairs, size_t count, size_t k) {
     return count < k ? count : k;
 }
 
-static void expect(world *w, const tam_pair *pairs, size_t count, const tam_cut_result *have) {
+static void expect(world *w, const tam_pair *pairs, size_t count, const tam_select_result *have) {
     for (size_t i = 0; i < count; i++)
         w->expected[i] = (uint32_t)pairs[i].value;
     qsort(w->expected, count, sizeof w->expected[0], by_index);
@@ -60,25 +60,25 @@ static void expect(world *w, const tam_pair *pairs, size_t count, const tam_cut_
     assert_int_equal(tam_bits(have->key), count > 0 ? pairs[count - 1].key : 0);
 }
 
-static void check_total(world *w, const tam_cut *job) {
+static void check_total(world *w, const tam_select_job *job) {
     tam_pair *pairs = test_calloc(w->grid.n + 1, sizeof pairs[0]);
     size_t own = list_own(w, job->mine, job->weights, 0, GROUPS - 1, pairs);
     size_t count = keep_largest(pairs, own, job->k);
-    tam_cut_result result = world_cut(w, job);
+    tam_select_result result = world_select(w, job);
     expect(w, pairs, count, &result);
     assert_int_equal(result.deferred, 0);
     test_free(pairs);
 }
 
-/* The same cut by a list, by a search and by a scan, chosen by capacity. */
+/* The same selection by a list, by a search and by a scan, chosen by capacity. */
 static void check_ways(uint32_t n, int pattern, uint32_t mine, size_t k, const float *weights) {
     const size_t capacities[] = {n, 3 * k, 1};
     for (size_t i = 0; i < LENGTH(capacities); i++) {
         world w;
         world_open(&w, (world_plan){.n = n, .parts = LAST_COMMON, .capacity = capacities[i]});
         world_fill(&w, pattern);
-        tam_cut job = {
-            .kind = TAM_CUT_TOTAL, .acc = w.acc, .mine = mine, .k = k, .weights = weights};
+        tam_select_job job = {
+            .kind = TAM_SELECT_TOTAL, .acc = w.acc, .mine = mine, .k = k, .weights = weights};
         check_total(&w, &job);
         world_take_uniform(&w, mine, 1);
         job.candidates = &w.seen.candidates;
@@ -111,7 +111,7 @@ static void test_total_weighs_groups_with_one_rounding(void **state) {
     }
 }
 
-static void test_candidates_that_reach_below_the_cut_are_not_searched_again(void **state) {
+static void test_candidates_that_reach_below_the_threshold_are_not_searched_again(void **state) {
     (void)state;
     uint32_t n = world_length(100000);
     world w;
@@ -120,22 +120,22 @@ static void test_candidates_that_reach_below_the_cut_are_not_searched_again(void
     world_take_uniform(&w, TAM_PART_ALL, tam_bits(50000.0f));
     assert_true(w.seen.candidates.complete);
     assert_in_range(w.seen.candidates.count, n / 100, n / 25);
-    tam_cut job = {.kind = TAM_CUT_TOTAL,
-                   .acc = w.acc,
-                   .mine = TAM_PART_ALL,
-                   .k = n / 100,
-                   .floor_key = 60000.0f,
-                   .candidates = &w.seen.candidates};
-    assert_false(world_cut(&w, &job).rescanned);
+    tam_select_job job = {.kind = TAM_SELECT_TOTAL,
+                          .acc = w.acc,
+                          .mine = TAM_PART_ALL,
+                          .k = n / 100,
+                          .floor_key = 60000.0f,
+                          .candidates = &w.seen.candidates};
+    assert_false(world_select(&w, &job).rescanned);
     check_total(&w, &job);
     job.floor_key = 1e30f; /* as if the list were useless */
-    assert_true(world_cut(&w, &job).rescanned);
+    assert_true(world_select(&w, &job).rescanned);
     job.candidates = NULL;
     check_total(&w, &job);
     world_close(&w);
 }
 
-static void test_a_cut_at_the_floor_itself_is_searched_again(void **state) {
+static void test_a_threshold_at_the_floor_itself_is_searched_again(void **state) {
     (void)state;
     const uint32_t thresholds[GROUPS] = {TAM_INFINITE_BITS, 1, 1, 1, 1};
     uint32_t n = world_length(50000);
@@ -143,17 +143,17 @@ static void test_a_cut_at_the_floor_itself_is_searched_again(void **state) {
     world_open(&w, (world_plan){.n = n, .capacity = n});
     world_fill(&w, EQUAL);
     world_take(&w, TAM_PART_ALL, thresholds); /* the first group is as large as the others: 3 */
-    tam_cut job = {.kind = TAM_CUT_TOTAL,
-                   .acc = w.acc,
-                   .mine = TAM_PART_ALL,
-                   .k = 100,
-                   .floor_key = 3.0f,
-                   .candidates = &w.seen.candidates};
+    tam_select_job job = {.kind = TAM_SELECT_TOTAL,
+                          .acc = w.acc,
+                          .mine = TAM_PART_ALL,
+                          .k = 100,
+                          .floor_key = 3.0f,
+                          .candidates = &w.seen.candidates};
     check_total(&w, &job);
     world_close(&w);
 }
 
-static void check_groups(world *w, const tam_cut *job) {
+static void check_groups(world *w, const tam_select_job *job) {
     tam_pair *chosen = test_calloc(w->grid.n + 1, sizeof chosen[0]);
     size_t total = 0;
     for (uint32_t g = 0; g < GROUPS; g++) {
@@ -161,7 +161,7 @@ static void check_groups(world *w, const tam_cut *job) {
         total += keep_largest(chosen + total, own, job->budgets[g]);
     }
     size_t count = keep_largest(chosen, total, job->k);
-    tam_cut_result result = world_cut(w, job);
+    tam_select_result result = world_select(w, job);
     expect(w, chosen, count, &result);
     assert_int_equal(result.deferred, total - count);
     test_free(chosen);
@@ -176,8 +176,8 @@ static void check_group_budgets(int pattern, size_t capacity, size_t most, uint3
     world_fill(&w, pattern);
     for (uint32_t part = 0; part <= PARTS; part++) {
         uint32_t mine = part < PARTS ? part : TAM_PART_ALL;
-        tam_cut job = {
-            .kind = TAM_CUT_GROUPS, .acc = w.acc, .mine = mine, .k = most, .budgets = budgets};
+        tam_select_job job = {
+            .kind = TAM_SELECT_GROUPS, .acc = w.acc, .mine = mine, .k = most, .budgets = budgets};
         check_groups(&w, &job);
     }
     world_close(&w);
@@ -196,7 +196,7 @@ static void test_groups_equals_sorting_each_group(void **state) {
     }
 }
 
-static void check_all(world *w, const tam_cut *job, const uint32_t thresholds[GROUPS]) {
+static void check_all(world *w, const tam_select_job *job, const uint32_t thresholds[GROUPS]) {
     tam_pair *pairs = test_calloc(w->grid.n + 1, sizeof pairs[0]);
     size_t over = 0, total = 0;
     for (uint32_t g = 0; g < GROUPS; g++) {
@@ -208,7 +208,7 @@ static void check_all(world *w, const tam_cut *job, const uint32_t thresholds[GR
         over = total;
     }
     size_t count = keep_largest(pairs, total, job->k);
-    tam_cut_result result = world_cut(w, job);
+    tam_select_result result = world_select(w, job);
     expect(w, pairs, count, &result);
     assert_int_equal(result.deferred, total - count);
     assert_int_equal(result.candidates, total);
@@ -228,11 +228,11 @@ static void test_all_takes_what_reaches_its_threshold_and_defers_the_rest(void *
             world_fill(&w, pattern);
             uint32_t mine = i % 4 < 2 ? 0 : TAM_PART_ALL;
             world_take(&w, mine, thresholds);
-            tam_cut job = {.kind = TAM_CUT_ALL,
-                           .acc = w.acc,
-                           .mine = mine,
-                           .k = most[i / 2],
-                           .candidates = &w.seen.candidates};
+            tam_select_job job = {.kind = TAM_SELECT_ALL,
+                                  .acc = w.acc,
+                                  .mine = mine,
+                                  .k = most[i / 2],
+                                  .candidates = &w.seen.candidates};
             check_all(&w, &job, thresholds);
             world_close(&w);
         }
@@ -254,26 +254,26 @@ static void test_all_with_a_threshold_of_its_own_needs_no_candidates(void **stat
             world_take_uniform(&w, mine, i % 3 ? TAM_INFINITE_BITS : tam_bits(30.0f));
             for (uint32_t g = 0; g < GROUPS; g++)
                 all[g] = thresholds[i % LENGTH(thresholds)];
-            tam_cut job = {.kind = TAM_CUT_ALL,
-                           .acc = w.acc,
-                           .mine = mine,
-                           .k = most[i / 2],
-                           .threshold = all[0]};
+            tam_select_job job = {.kind = TAM_SELECT_ALL,
+                                  .acc = w.acc,
+                                  .mine = mine,
+                                  .k = most[i / 2],
+                                  .threshold = all[0]};
             check_all(&w, &job, all);
             world_close(&w);
         }
     }
 }
 
-int device_cuts(void) {
+int device_selections(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_total_equals_sorting_by_list_search_and_scan),
         cmocka_unit_test(test_total_weighs_groups_with_one_rounding),
-        cmocka_unit_test(test_candidates_that_reach_below_the_cut_are_not_searched_again),
-        cmocka_unit_test(test_a_cut_at_the_floor_itself_is_searched_again),
+        cmocka_unit_test(test_candidates_that_reach_below_the_threshold_are_not_searched_again),
+        cmocka_unit_test(test_a_threshold_at_the_floor_itself_is_searched_again),
         cmocka_unit_test(test_groups_equals_sorting_each_group),
         cmocka_unit_test(test_all_takes_what_reaches_its_threshold_and_defers_the_rest),
         cmocka_unit_test(test_all_with_a_threshold_of_its_own_needs_no_candidates),
     };
-    return cmocka_run_group_tests_name("cuts", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("selections", tests, NULL, NULL);
 }

@@ -9,8 +9,8 @@
 #include <math.h>
 
 bool tam_buckets_by_norm(const tamis_reducer *r) {
-    return tam_ordinary_buckets(r) > 1 && r->config.share == TAMIS_SHARE_NORM &&
-           r->traits & TAM_TRAIT_PICKS;
+    return tam_ordinary_buckets(r) > 1 && r->config.bucket_budget == TAMIS_BUCKET_BUDGET_NORM &&
+           r->traits & TAM_TRAIT_SELECTS;
 }
 
 static bool is_rowed(const tamis_reducer *r, uint32_t bucket) {
@@ -18,30 +18,30 @@ static bool is_rowed(const tamis_reducer *r, uint32_t bucket) {
 }
 
 /* Divide k among the buckets whose segments have no rows. */
-static void share(tamis_reducer *r, const double *norms) {
+static void divide_k(tamis_reducer *r, const double *norms) {
     double own[TAM_BUCKETS_MAX];
-    uint32_t count = 0, taken = 0;
+    uint32_t count = 0, used = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         if (!is_rowed(r, i))
             own[count++] = norms ? norms[i] : 0.0;
     }
-    tam_bucket_shares(r->k, count, r->lengths, norms ? own : NULL, r->shares + count, r->shares);
+    tam_bucket_budgets(r->k, count, r->lengths, norms ? own : NULL, r->budgets + count, r->budgets);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         if (!is_rowed(r, i))
-            r->buckets[i].view.whole_k = r->shares[taken++];
+            r->buckets[i].view.whole_k = r->budgets[used++];
     }
 }
 
-void tam_buckets_share_first(tamis_reducer *r) {
-    share(r, NULL);
+void tam_buckets_budget_first(tamis_reducer *r) {
+    divide_k(r, NULL);
 }
 
-void tam_buckets_share(tamis_reducer *r) {
+void tam_buckets_budget(tamis_reducer *r) {
     const double *norms = tam_buckets_by_norm(r) && r->has_norms ? r->norms : NULL;
-    share(r, norms);
+    divide_k(r, norms);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        b->view.k = tam_slice_share(&b->slice, b->view.whole_k);
+        b->view.k = tam_node_shard_budget(&b->node_shard, b->view.whole_k);
         tam_control_aim(&b->control, tam_bucket_aim(b));
         if (b->exchanged)
             b->exchange->limit(b->exchanged);
@@ -50,10 +50,10 @@ void tam_buckets_share(tamis_reducer *r) {
 
 uint64_t tam_bucket_most(const tam_bucket *b, uint64_t k) {
     const tamis_reducer *r = b->reducer;
-    if (b->layout->nrowed > 0) /* it has no share */
+    if (b->layout->nrowed > 0) /* it has no budget */
         return 0;
-    return tam_bucket_share_max(k, b->layout->length, r->layout->ordinary, r->config.share,
-                                tam_ordinary_buckets(r));
+    return tam_bucket_budget_max(k, b->layout->length, r->layout->ordinary, r->config.bucket_budget,
+                                 tam_ordinary_buckets(r));
 }
 
 /* -- density ---------------------------------------------------------------------------------- */
@@ -90,6 +90,6 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
         return TAMIS_OK;
     TAM_TRY(r->driver->settle(r));
     tam_reducer_set_k(r, k);
-    tam_buckets_share(r);
+    tam_buckets_budget(r);
     return r->driver->reload(r);
 }
