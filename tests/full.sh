@@ -7,7 +7,7 @@
 #     bash tests/full.sh [PART...]
 #
 #     fresh        both commands of the README on a machine that has nothing (tests/fresh.sh)
-#     slow         the tests that are marked `slow` (tests/run.sh --slow); among them faults.sweep,
+#     slow         all tests that are marked `slow`, in release and dev; among them faults.sweep,
 #                  faults in the MPI calls of ranks, and what nvcc made of the kernels
 #     mpis         what goes over MPI, with other MPIs than Debian's (tests/mpis.sh)
 #     newest       tamis.torch with the newest torch of the package index (tests/newest.sh)
@@ -24,7 +24,7 @@ parts=(fresh slow mpis newest packages arm64 properties)
 for name in "${@:-${parts[@]}}"; do
     case $name in
         fresh) part fresh bash tests/fresh.sh ;;
-        slow) part slow env TEST_WHOLE=1 bash tests/run.sh --slow ;;
+        slow) part slow env TEST_WHOLE=1 bash tests/run.sh --all --slow ;;
         mpis) part mpis bash tests/mpis.sh ;;
         newest) part newest bash tests/newest.sh ;;
         packages) part packages bash tests/packages.sh ;;

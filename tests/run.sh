@@ -8,7 +8,7 @@
 #                    release, without code for a GPU: all tests but the long ones
 #     --all          the builds dev, with the sanitizers of addresses and undefined behaviour, and tsan, with
 #                    that of threads, too; with code for a GPU
-#     --slow         the long tests in place of the others
+#     --slow         the long tests in place of the others, with --all also in dev
 #     --no-install   do not install missing Debian packages, name them and stop; nor nvcc
 #
 # Which tests a build runs is said in their heads (tests/CMakeLists.txt). The Python package is built and
@@ -57,6 +57,8 @@ for argument in "$@"; do
         *) echo "usage: bash tests/run.sh [--all] [--slow] [--no-install]" >&2; exit 2 ;;
     esac
 done
+
+[ -z "$slow_packages" ] || builds=${builds% tsan} # which has no long tests
 
 # Similar cases are drawn by it (tests/support/ranks.h).
 export TEST_FEW=1 TEST_DRAW=${TEST_DRAW-$(draw_of_commit)}

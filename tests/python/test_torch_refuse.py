@@ -361,7 +361,7 @@ def test_parameters_on_cuda_without_cuda(monkeypatch):
     if feature["available"]:
         pytest.skip("this build has CUDA")
     refusal(
-        RuntimeError, "cannot use CUDA: ", lambda: tamis.torch._state._need_cuda(torch.device("cuda", 0))
+        RuntimeError, "cannot use CUDA: ", lambda: tamis.torch._ranks._need_cuda(torch.device("cuda", 0))
     )
 
 

@@ -11,7 +11,7 @@ from ._group import Group, Place
 from ._streams import Streams
 
 if TYPE_CHECKING:
-    from ._state import SparseState
+    from ._steps import Steps
 
 
 class Exchange:
@@ -22,7 +22,7 @@ class Exchange:
     """
 
     def __init__(
-        self, state: "SparseState", groups: List[Group], owner: Optional[torch.optim.Optimizer]
+        self, state: "Steps", groups: List[Group], owner: Optional[torch.optim.Optimizer]
     ) -> None:
         """owner: the optimizer whose steps are exchanged; None: gradients are."""
         gradients = owner is None

@@ -23,14 +23,14 @@ from ._scaling import Scaling
 from ._stepper import Stepper
 
 if TYPE_CHECKING:
-    from ._state import SparseState
+    from ._steps import Steps
 
 
 class LocalStepper(Stepper):
     """Lets the optimizer step by the rank's own gradient, and exchanges what that has moved."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, kind: Kind, state: "SparseState", exchange: Exchange
+        self, optimizer: torch.optim.Optimizer, kind: Kind, state: "Steps", exchange: Exchange
     ) -> None:
         self._exchange = exchange
         self._held: Dict[int, torch.Tensor] = {}

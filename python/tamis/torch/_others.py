@@ -10,7 +10,7 @@ import torch
 from ._kinds import is_adaptive
 
 if TYPE_CHECKING:
-    from ._state import SparseState
+    from ._steps import Steps
 
 # Figures: docs/measured/fidelity.md, a character model, AdamW.
 HARMED = (
@@ -25,7 +25,7 @@ def warn(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
-def warn_of_others(state: "SparseState") -> None:
+def warn_of_others(state: "Steps") -> None:
     """After the first step: find the optimizers that means of gradients end in, and judge them."""
     told = set()
     for parameter in state.not_given():

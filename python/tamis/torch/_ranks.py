@@ -18,6 +18,7 @@ def communicators(
     device: torch.device,
 ) -> List[_core.Comm]:
     """One per dtype: reducers that share one would have to start in the same order on all ranks."""
+    _need_cuda(device)
     group = _subgroup_of(parameters)
     if given is not None:
         comms = _counted(given, number)
@@ -27,6 +28,16 @@ def communicators(
         comms = [launch.comm(transport, timeout_s, device.type) for _ in range(number)]
     _check_ranks(parameters, comms)
     return comms
+
+
+def _need_cuda(device: torch.device) -> None:
+    if device.type != "cuda":
+        return
+    feature = next(row for row in _core.features() if row["name"] == "cuda")
+    if not feature["available"]:
+        raise RuntimeError(
+            f"the parameters are on {device}, but this tamis cannot use CUDA: {feature['reason']}"
+        )
 
 
 def _subgroup_of(parameters: _parameters.Parameters) -> Optional[Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, Tuple
 from ._figures import joules
 
 if TYPE_CHECKING:
-    from ._state import SparseState
+    from ._steps import Steps
 
 SCALARS = (
     "density",
@@ -22,7 +22,7 @@ SCALARS = (
 log = logging.getLogger("tamis")
 
 
-def figures(state: "SparseState") -> Dict[str, Any]:
+def figures(state: "Steps") -> Dict[str, Any]:
     found = dict(state.figures.read(state.groups), density_asked=state.density)
     found["driver"], found["driver_reason"] = _driver(state)
     if state.meter is not None:
@@ -30,14 +30,14 @@ def figures(state: "SparseState") -> Dict[str, Any]:
     return found
 
 
-def _driver(state: "SparseState") -> Tuple[str, str]:
+def _driver(state: "Steps") -> Tuple[str, str]:
     """Who drives the steps, and why a device does not; of several dtypes the first that the host
     drives."""
     every = [group.reducer.driver for group in state.groups]
     return next((one for one in every if one[0] == "host"), every[0])
 
 
-def _driven(state: "SparseState") -> str:
+def _driven(state: "Steps") -> str:
     driver, why = _driver(state)
     return f"driven by the {driver}" + (f" ({why})" if why else "")
 
@@ -51,7 +51,7 @@ def scalars(stats: Dict[str, Any]) -> Dict[str, float]:
     return {"tamis/" + n: float(last[n]) for n in SCALARS if last.get(n) is not None}
 
 
-def at_a_glance(state: "SparseState") -> str:
+def at_a_glance(state: "Steps") -> str:
     """Of the first step."""
     last = state.figures.last
     forms = "; ".join(f"{exchange.name}: {exchange.form}" for exchange in state.exchanges)
@@ -62,7 +62,7 @@ def at_a_glance(state: "SparseState") -> str:
     )
 
 
-def text(state: "SparseState") -> str:
+def text(state: "Steps") -> str:
     if state._closed:
         return f"SparseState({state.scheme!r}, density={state.density}, closed)"
     found = figures(state)

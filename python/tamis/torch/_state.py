@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""The state of sparse training: reducers, residuals, and the step that is under way."""
+"""The state of sparse training: how it is made, and what its callers use. Its steps: _steps.py."""
 
 import os
-import time
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, NoReturn, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
 from .. import _core, energy, launch
-from . import _checkpoint, _comm, _files, _guard, _move, _others, _parameters, _plan, _plot
-from . import _ranks, _report
-from ._exchange import Exchange
-from ._figures import Figures, merged
+from . import _checkpoint, _comm, _files, _guard, _move, _parameters, _plan, _plot, _ranks, _report
+from ._figures import Figures
 from ._gathered import Gathered
-from ._group import Group, Place
-from ._kinds import Kind
+from ._group import Group
 from ._limits import Limits
-from ._local_stepper import LocalStepper
 from ._options import check_options
-from ._stepper import GradientStepper, Stepper, check_groups, release
+from ._stepper import check_groups, release
+from ._steps import Steps
 from ._streams import on
 
 if TYPE_CHECKING:
@@ -31,7 +27,7 @@ if TYPE_CHECKING:
 CHECK_EVERY = 200  # steps
 
 
-class SparseState:
+class SparseState(Steps):
     """Sparse exchange of a model's training. For DDP: the state of `sparse_hook`.
 
     parameters     a module, or pairs of name and parameter; those that require a gradient take
@@ -135,7 +131,6 @@ class SparseState:
         check_options(options, density, warmup, check_every, norms, local, parts, nonfinite)
         nonfinite = nonfinite if scaler is None else "skip"
         self.device = rows[0][1].device
-        _need_cuda(self.device)
         self.density, self.op, self.warmup = float(density), op, warmup
         self.overlap, self.scaler = overlap, scaler
         self.check_every = CHECK_EVERY if check_every is None else check_every
@@ -174,233 +169,41 @@ class SparseState:
         try:
             _guard.check_options(comms[0], common)
             with on(self.device):
-                self.groups = [
-                    Group(
-                        family.rows,
-                        one,
-                        _plan.options_of(
-                            family.kind,
-                            None if family.owner is None else self.optimizers[family.owner],
-                            density,
-                            options,
-                        ),
-                        warmup > 0,
-                        overlap,
-                        host_waits,
-                    )
-                    for family, one in zip(families, comms)
-                ]
+                self.groups = self._make_groups(families, comms, options, host_waits)
                 self.limits = Limits(clip_norm, skip_norm, comms[0], self.device)
         except BaseException:
             self._leave_comms()
             raise
         self.comm = comms[0]
         self.scheme = "+".join(sorted({group.scheme for group in self.groups}))
-        self._index = {
-            id(parameter): (group, segment)
-            for group in self.groups
-            for segment, parameter in enumerate(group.parameters)
-        }
-        self._checked = -1  # steps made when parameters were last compared
+        self._checked = -1
         self._make_exchanges(families, kinds)
         self.figures = Figures()
         self._limit_s = _comm.seconds(timeout_s) + 1.0
-        self.error: Optional[BaseException] = None
+        self.error = None
         self._closed = False
-        self._cache: Dict[Any, Any] = {}  # of the hook, or of a DistributedOptimizer
+        self._cache = {}
         self._futures: List[Tuple[Any, torch.Tensor]] = []
         self._tell_adaptive = self.density < 1 and bool(self.not_given())
-        self._told = False  # what is exchanged, and how
+        self._told = False
         self._telling = False  # an error is on its way to backward()
         self._unused = weakref.finalize(self, _guard.tell_unused)
 
-    def _make_exchanges(self, families: List[_plan.Family], kinds: List[Kind]) -> None:
-        """One for gradients, and one for each optimizer whose steps are exchanged."""
-        self.exchanges: List[Exchange] = []
-        self.steppers: List[Stepper] = []
-        self.hooked: Optional[Exchange] = None  # that of gradients
-        for owner in dict.fromkeys(family.owner for family in families):
-            pairs = zip(families, self.groups)
-            groups = [group for family, group in pairs if family.owner == owner]
-            one = None if owner is None else self.optimizers[owner]
-            exchange = Exchange(self, groups, one)
-            self.exchanges.append(exchange)
-            if one is None or owner is None:
-                self.hooked = exchange
-            else:
-                self.steppers.append(LocalStepper(one, kinds[owner], self, exchange))
-
-    # ------------------------------------------------------------------------------- parameters
-
-    def known(self, parameter: torch.Tensor) -> Optional[Tuple[str, str]]:
-        """Name and form of a parameter when the state was made; None if it has no part."""
-        return self._known.get(id(parameter))
-
-    def known_ids(self) -> FrozenSet[int]:
-        return frozenset(self._known)
-
-    def locate(self, parameter: torch.Tensor) -> Tuple[Group, int]:
-        found = self._index.get(id(parameter))
-        if found is None:
-            raise RuntimeError(
-                f"rank {self.comm.rank}: a gradient came for a parameter of shape"
-                f" {tuple(parameter.shape)} that the state does not know: a state serves the one"
-                " model that it was made for, with the parameters that required a gradient then"
+    def _make_groups(
+        self,
+        families: List[_plan.Family],
+        comms: List[_core.Comm],
+        options: Dict[str, Any],
+        host_waits: bool,
+    ) -> List[Group]:
+        groups = []
+        for family, comm in zip(families, comms):
+            owner = None if family.owner is None else self.optimizers[family.owner]
+            own = _plan.options_of(family.kind, owner, self.density, options)
+            groups.append(
+                Group(family.rows, comm, own, self.warmup > 0, self.overlap, host_waits)
             )
-        return found
-
-    def local_optimizers(self) -> List[torch.optim.Optimizer]:
-        """Those that step by this rank's own gradient."""
-        return [one.optimizer for one in self.steppers if isinstance(one, LocalStepper)]
-
-    def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
-        return [p for group in optimizer.param_groups for p in group["params"]]
-
-    def not_given(self) -> List[torch.Tensor]:
-        """One parameter of each dtype whose optimizer the state does not know."""
-        given = {id(p) for one in self.optimizers for p in self.parameters_of(one)}
-        groups = [] if self.hooked is None else self.hooked.groups
-        left = [[p for p in group.parameters if id(p) not in given] for group in groups]
-        return [parameters[0] for parameters in left if parameters]
-
-    # ---------------------------------------------------------------------------------- a step
-
-    @property
-    def steps(self) -> int:
-        """Steps made; with several optimizers those of the one that made most."""
-        return max(exchange.steps for exchange in self.exchanges)
-
-    def begin(self) -> None:
-        """A step begins, and parameters are those that all ranks have in common."""
-        self.check()
-        made, due = self.steps, self.check_every
-        if self.comm.nranks == 1 or due == 0 or made == self._checked:
-            return
-        if self.figures.steps == 0 or made % due == 0:
-            rows = [row for group in self.groups for row in zip(group.names, group.memory())]
-            _guard.check_parameters(rows, self.comm, made)
-            _guard.check_rates(self.optimizers, self.comm, made)
-            _guard.check_moments(self._outside(), self.comm, made)
-            self._checked = made
-
-    def limit(self, optimizer: torch.optim.Optimizer, scale: float, scaled: bool) -> bool:
-        """Clip this rank's gradient, which is held times `scale`, before the optimizer steps by it.
-        Returns whether all ranks leave the step out."""
-        if not self.limits:
-            return False
-        gradients = [p.grad for p in self.parameters_of(optimizer) if p.grad is not None]
-        self.figures.gradient_norm, leaves = self.limits.heed(gradients, 1.0 / scale, scaled)
-        self.figures.lost += leaves
-        return leaves
-
-    def spoiled_inside(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Of shards: whether a rank of this node has NaN or Inf. Those that hold other shards exchange
-        with other ranks, and must lose the same steps."""
-        if self._inside is None:
-            return False
-        sound = all(bool(tensor.isfinite().all()) for tensor in tensors)
-        bad = torch.tensor([0.0 if sound else 1.0], device=self.device)
-        torch.distributed.all_reduce(bad, torch.distributed.ReduceOp.MAX, group=self._inside)
-        return bool(bad.item())
-
-    def mark(self, place: Place, hold: bool = False) -> None:
-        """Gradients are complete."""
-        assert self.hooked is not None
-        if not self.hooked.under_way:
-            if self.dropped():
-                self.discard()
-            self.begin()
-            self.hooked.begin(_guard.agreed_hash(self._outside()))
-        self.hooked.mark(place, hold)
-
-    def dropped(self) -> bool:
-        """Whether no step followed the last backward pass."""
-        means = [one for one in self.steppers if isinstance(one, GradientStepper)]
-        exchanged = self.hooked is not None and self.hooked.may_discard
-        return exchanged and bool(means) and all(one.fresh for one in means)
-
-    def discard(self) -> None:
-        """Where gradients are exchanged: forget the last backward pass, bit for bit. Collective.
-
-        For a pass whose gradients are thrown away, between it and the next one. Where steps are
-        exchanged nothing is to be forgotten, and this does nothing.
-
-        Errors: RuntimeError without `discards`, and where there is no such pass
-        """
-        self.check()
-        if self.hooked is None:
-            return
-        if self.hooked.under_way or not self.hooked.may_discard:
-            raise RuntimeError(
-                f"rank {self.comm.rank}: there is no backward pass to forget"
-                + ("" if self.discards else ": write attach(..., discards=True)")
-            )
-        self.hooked.discard()
-        for stepper in self.steppers:
-            if isinstance(stepper, GradientStepper):
-                stepper.fresh = False
-
-    def _outside(self) -> List[torch.optim.Optimizer]:
-        """Those that step by the mean of gradients."""
-        own = set(map(id, self.local_optimizers()))
-        return [one for one in self.optimizers if id(one) not in own]
-
-    def finish(self, exchange: Exchange) -> bool:
-        """Put results in place of what was exchanged. Returns whether there are any."""
-        with torch.profiler.record_function("tamis: finish"):
-            begin_s, failure, applied = time.perf_counter(), None, False
-            try:
-                applied = exchange.finish(f"rank {self.comm.rank}: ")
-            except _core.Error as error:
-                if error.lost != "step":
-                    raise _guard.named(error, self.optimizers, self.comm)
-                failure = error
-            if exchange.left_out:
-                self.figures.lost += 1
-                return False
-            self._count(exchange, time.perf_counter() - begin_s, not applied)
-            if failure is not None:
-                raise failure
-            return applied
-
-    def _count(self, exchange: Exchange, waited_s: float, lost: bool) -> None:
-        rows = [group.reducer.stats() for group in exchange.groups]
-        if exchange.gradient_norm is not None:
-            self.figures.gradient_norm = exchange.gradient_norm
-        self.figures.add(self.exchanges.index(exchange), exchange.groups, rows, waited_s, lost)
-        self._unused.detach()
-        if self.meter is not None:
-            self.meter.step(merged(rows, lost))
-        if not self._told and self.comm.rank == 0:
-            _report.log.info(_report.at_a_glance(self))
-        self._told = True
-        self._choose()
-        if self._tell_adaptive:
-            self._tell_adaptive = False
-            _others.warn_of_others(self)
-
-    def _choose(self) -> None:
-        warm = self.steps >= self.warmup
-        if any([exchange.choose(warm) for exchange in self.exchanges]):
-            self.forget_places()
-
-    def forget_places(self) -> None:
-        self._cache.clear()
-        for stepper in self.steppers:
-            stepper.forget_places()
-
-    def fail(self, error: BaseException) -> None:
-        """A step raised. If only the step is lost, the next one starts afresh; else end here."""
-        for exchange in self.exchanges:
-            exchange.clear()
-        lost_step = isinstance(error, _core.Error) and error.lost == "step"
-        if self.error is not None or self._closed or lost_step:
-            return
-        self.error = error
-        self._unused.detach()
-        for group in self.groups:
-            group.comm.abort()
-        self._leave_comms()
+        return groups
 
     def _settle(self) -> None:
         """After a failure, let a thread that is still inside the step leave it, and forget steps
@@ -409,22 +212,6 @@ class SparseState:
             self.settle()
             for exchange in self.exchanges:
                 exchange.steps -= min([group.uncount() for group in exchange.groups])
-
-    def _leave_comms(self) -> None:
-        for comm in self._own_comms:
-            _comm.leave(comm)
-
-    # ------------------------------------------------------------------------------ the caller
-
-    def check(self) -> None:
-        """Raise the error that ended the state, if there is one, or that it was closed."""
-        if self.error is not None:
-            raise self.error
-        if self._closed:
-            raise RuntimeError(
-                f"rank {self.comm.rank}: this state was closed, so ranks would train apart: attach"
-                " anew, or train another model"
-            )
 
     def stats(self) -> Dict[str, Any]:
         """Figures of this rank.
@@ -621,14 +408,4 @@ class SparseState:
         raise TypeError(
             "a SparseState can be neither copied nor pickled: it holds connections to other"
             " processes; save state_dict() instead"
-        )
-
-
-def _need_cuda(device: torch.device) -> None:
-    if device.type != "cuda":
-        return
-    feature = next(row for row in _core.features() if row["name"] == "cuda")
-    if not feature["available"]:
-        raise RuntimeError(
-            f"the parameters are on {device}, but this tamis cannot use CUDA: {feature['reason']}"
         )

@@ -19,7 +19,7 @@ from ._parameters import form, local
 from ._scaling import SUPPORTS, Hidden, scaled
 
 if TYPE_CHECKING:
-    from ._state import SparseState
+    from ._steps import Steps
 
 MARK = "tamis_steps"  # in state_dict() of the optimizer, since torch 2.3: what it belongs to
 Call = Tuple[Tuple[Any, ...], Dict[str, Any]]
@@ -44,7 +44,7 @@ def innermost(optimizer: Any) -> torch.optim.Optimizer:
 class Stepper:
     """Checks an optimizer's steps, and calls what its kind of exchange does around them."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, kind: Kind, state: "SparseState") -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, kind: Kind, state: "Steps") -> None:
         self.optimizer, self.kind = optimizer, kind
         self._state: Any = weakref.proxy(state)
         self._alive = weakref.ref(state)
@@ -164,7 +164,7 @@ def release(optimizer: torch.optim.Optimizer) -> None:
 class GradientStepper(Stepper):
     """Sees that what the optimizer steps by is the result of an exchange."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, kind: Kind, state: "SparseState") -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, kind: Kind, state: "Steps") -> None:
         super().__init__(optimizer, kind, state)
         self.fresh = False  # an exchange has ended since the last step
         self._lost = self._told = False
@@ -220,7 +220,7 @@ class GradientStepper(Stepper):
 # ------------------------------------------------------------------------------ of any optimizer
 
 
-def check_groups(optimizer: torch.optim.Optimizer, state: "SparseState") -> None:
+def check_groups(optimizer: torch.optim.Optimizer, state: "Steps") -> None:
     """Every parameter that the optimizer changes must be exchanged, or replicas drift apart."""
     for number, group in enumerate(optimizer.param_groups):
         if not isinstance(group.get("lr"), (int, float, torch.Tensor)):
