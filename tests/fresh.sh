@@ -31,7 +31,7 @@ exec </dev/null
 folder=${FRESH:-$top/build/fresh}
 mkdir -p "$folder" || exit 1
 
-needed=(README.md CMakeLists.txt CMakePresets.json cmake bench/demo.sh bench/build.sh bench/CMakeLists.txt
+needed=(CMakeLists.txt CMakePresets.json cmake bench/demo.sh bench/build.sh bench/CMakeLists.txt
     tests/run.sh tests/fresh.sh tests/support/packages.sh tests/support/root.sh tests/CMakeLists.txt
     python/CMakeLists.txt collectives/CMakeLists.txt kernels/CMakeLists.txt lib/CMakeLists.txt)
 hash_needed() {

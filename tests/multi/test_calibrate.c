@@ -3,8 +3,6 @@
  * Creation over messages: ranks that measure different times take one plan; what is wanted is
  * taken, or refused on all ranks alike; and no damaged or late message lets two ranks part with
  * different plans, or leaks memory.
- *
- * test: tsan
  */
 #include "collectives/coll/staged.h"
 #include "lib/base/base.h"
