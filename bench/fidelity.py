@@ -70,7 +70,7 @@ def sparse(scheme, density, *more):
 UPDATE = ("--reduce", "update")
 SURE = (*UPDATE, "--beta1", "0.9")
 SPREADING = (*UPDATE, "--beta1", "0")
-MATCHED = (*SURE, "--residual-decay", "0", "--match-scale")  # a step that follows norms
+MATCHED = (*SURE, "--residual-decay", "0", "--norm-matching")  # a step that follows norms
 FEW_BITS = ("--values", "fp4")
 
 

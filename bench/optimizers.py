@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 
 RANKS, WIDTH, LAYERS, HEADS, WINDOW, WINDOWS, CHARS = 4, 64, 2, 4, 64, 4, 97
-# name: density, bits, what is exchanged, residual decay, match (0: none, a mean; -1: from the share
-# of the energy that the chosen entries have)
+# name: density, bits, what is exchanged, residual decay, norm_matching (0: none, a mean; -1: from
+# the share of the energy that the chosen entries have)
 FORMS = {
     "dense": None,
     "sparse": (0.08, "fp4", "steps", 0.0, -1.0),
@@ -203,9 +203,9 @@ def fp2(values):
 
 
 class Exchange:
-    def __init__(self, density, bits, what, decay, match):
+    def __init__(self, density, bits, what, decay, norm_matching):
         self.density, self.code = density, dict(fp4=fp4, fp2=fp2, none=lambda x: x)[bits]
-        self.decay, self.match, self.time = decay, match, 0
+        self.decay, self.norm_matching, self.time = decay, norm_matching, 0
         self.left = torch.zeros(RANKS, LENGTH)
         self.own = self.applied = self.sent = 0.0
 
@@ -227,7 +227,7 @@ class Exchange:
         self.left[:, at] = chosen - coded
         result = torch.zeros(LENGTH)
         result[at] = coded.mean(0)
-        if self.match:
+        if self.norm_matching:
             result *= self.factor(own, float(result.square().sum()), chosen)
         return result
 
@@ -239,9 +239,9 @@ class Exchange:
         most = max(self.applied, applied)
         if most == 0:
             return 0.0
-        if self.match < 0:
+        if self.norm_matching < 0:
             return self.own / math.sqrt(most * max(self.sent, 1e-38))
-        return self.match * math.sqrt(self.own / most)
+        return self.norm_matching * math.sqrt(self.own / most)
 
 
 def clear(made, applied):

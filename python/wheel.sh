@@ -6,7 +6,7 @@
 #
 # libxxhash, libgomp, kernels for CUDA and its runtime go into the wheel. MPI and NCCL do not: they
 # are those of the machine where the wheel is used, and are looked for only when they are asked for.
-# Of MPI (_mpi.so) the kind found here, Open MPI's libmpi.so.40 (4 and 5) or MPICH's libmpi.so.12;
+# MPI (_mpi.so) is the kind found here, Open MPI's libmpi.so.40 (4 and 5) or MPICH's libmpi.so.12;
 # NCCL (_nccl.so) is torch's.
 #
 # No GPU is needed. nvcc is that of CUDA_HOME or PATH, else it comes from the package index. The
@@ -14,7 +14,7 @@
 #
 # CMAKE_ARGS="-DTAMIS_MPI=OFF -DTAMIS_CUDA=OFF" leaves these out.
 #
-# The wheel's tag tells which glibc it needs, at most that of this machine: for older ones run it on
+# The wheel's tag says which glibc it needs, at most that of this machine: for older ones run it on
 # an older system.
 set -eu
 

@@ -24,7 +24,7 @@ exec </dev/null
 # All of unit but what takes long under qemu, and what ranks compute.
 unit=$(ls tests/unit | sed -n 's/^test_\(.*\)\.c$/\1/p' |
     grep -vxE 'bucket|index_codec|coll|coll_faults|device|ok_topk')
-multi="golden local mixed nonfinite rows sum_order types update update_match values"
+multi="golden local mixed nonfinite rows sum_order types update norm_matching values"
 cases="--seed 1 --cases 300"
 triplet=aarch64-linux-gnu
 root=$top/build/arm64/root

@@ -59,7 +59,7 @@ copy_tree() {
         tar --null --ignore-failed-read -T - -cf - 2>/dev/null | tar -C "$home/tamis" -xf -
 }
 
-# Of a test that failed all it printed, then how the command ended.
+# All that a failed test printed, then how the command ended.
 tell_why() { # log
     awk '/^ *(Start +[0-9]+:|[0-9]+\/[0-9]+ Test)/ { on = /\*\*\*/ } on' "$1" | tail -n 100
     tail -n 40 "$1"

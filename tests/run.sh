@@ -18,8 +18,8 @@
 # nvcc, too. Both are put into build/nvcc where the machine has none and the Python package index can
 # be reached.
 #
-# Of many similar cases few are tried, and of the long tests of torch every second one: TEST_DRAW, a number
-# that is printed, chooses them. It follows from the commit, so what has passed passes again.
+# A few of many similar cases are tried, and every second long test of torch: TEST_DRAW, a number that
+# is printed, chooses them. It follows from the commit, so what has passed passes again.
 # TEST_WHOLE=1 runs all tests. A test by itself tries all its cases.
 #
 # TAMIS_WERROR=ON makes compiler warnings errors in release too. ccache is used where there is one.
@@ -31,7 +31,7 @@ exec </dev/null
 . tests/support/packages.sh
 . tests/support/counts.sh
 
-# The same for the same commit.
+# Prints one number for one commit.
 draw_of_commit() {
     local number
     read -r number _ < <(git rev-parse HEAD 2>/dev/null | cksum)
@@ -98,7 +98,7 @@ parts() { # build
     printf -- '-DTAMIS_%s=ON ' $demanded
 }
 
-# Of the long tests of torch, which go through the same hooks, every second one is left out.
+# Every second long test of torch: these go through the same hooks.
 left_out() { # build -> names
     [ -z "${TEST_WHOLE:-}" ] || return
     ctest --preset "$1" -N "${select[@]}" -R '^python[.]torch_' | sed -n 's/^ *Test *#[0-9]*: //p' | sort |

@@ -65,7 +65,7 @@ static void give_up(const char *what) {
 
 /* -- frames ----------------------------------------------------------------------------------- */
 
-/* The same losses in every run, if the traffic is the same. */
+/* A random number: every run loses the same frames, if the traffic is the same. */
 static double draw(void) {
     static uint64_t state = UINT64_C(0x9e3779b97f4a7c15);
     state ^= state << 13;

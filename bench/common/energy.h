@@ -31,7 +31,7 @@ void bench_energy_close(bench_energy *e); /* ends all ranks if the log is not co
  * is the sum over ranks. */
 void bench_energy_totals(bench_energy *e, tamis_energy_totals *out);
 
-/** The same as last read, without waiting. */
+/** The totals as last read, without waiting. */
 void bench_energy_totals_now(bench_energy *e, tamis_energy_totals *out);
 
 /** Microjoules of all ranks since open, as last read; does not wait.

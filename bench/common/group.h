@@ -119,7 +119,8 @@ void bench_try(bench_group *group, tamis_status status, const char *what);
 
 /**
  * From now on the death of a rank loses the group instead of ending the run: calls then return at
- * once, with zeros, until bench_shrink. Of all ranks; local, or an MPI that tolerates faults.
+ * once, with zeros, until bench_shrink. Collective over all ranks; local, or an MPI that tolerates
+ * faults.
  *
  * @return NULL, or why that is impossible
  */

@@ -30,7 +30,7 @@ static inline double bench_value_bytes(tamis_value_codec type) {
     return bytes[type];
 }
 
-/** Of sums, where AUTO is chosen by the type of the values. */
+/** Bytes of a value among sums, where AUTO is chosen by the type of the values. */
 static inline double bench_sum_bytes(tamis_value_codec sum, tamis_value_codec type) {
     if (sum == TAMIS_VALUE_AUTO && type == TAMIS_VALUE_FP4)
         sum = TAMIS_VALUE_INT8;

@@ -2,7 +2,7 @@
  *
  * Command lines of the bench programs: one table of options drives parsing, --help with the
  * defaults, the message about an unknown option or value, and the check that all ranks were given
- * the same (option_values.h, alike.h). Wrong usage ends with status 2.
+ * the same (option_values.h, same_options.h). Wrong usage ends with status 2.
  */
 #ifndef TAMIS_BENCH_OPTIONS_H
 #define TAMIS_BENCH_OPTIONS_H
@@ -41,7 +41,7 @@ void bench_options_parse(const char *program, const char *purpose, const bench_o
 size_t bench_parse_list(const char *name, const char *text, double low, double high, size_t most,
                         double *out);
 
-/** The same for whole numbers from 1 on. */
+/** Parse a list of whole numbers from 1 on. */
 size_t bench_parse_counts(const char *name, const char *text, double high, size_t most,
                           double *out);
 

@@ -5,7 +5,7 @@
 #include <tamis/nccl.h>
 #endif
 
-#include "bench/common/alike.h"
+#include "bench/common/same_options.h"
 #include "bench/common/device.h"
 #include "bench/common/group_local.h"
 #include "bench/common/group_mpi.h"
@@ -67,7 +67,7 @@ static void make_nccl(bench_group *group, tamis_comm **out) {
 static int run_rank(bench_group *group, void *context) {
     const launch *l = context;
     tamis_comm *outer = group->comm, *nccl = NULL;
-    if (!bench_alike(group))
+    if (!bench_same_options(group))
         return 2;
     bench_device_use(group, l->device);
     if (l->transport == BENCH_NCCL) {

@@ -46,7 +46,7 @@ bench_trace *bench_trace_open(bench_group *group);
 void bench_trace_add(bench_trace *trace, const char *name, uint64_t step, bench_part part,
                      uint32_t number, double begin_s, double end_s);
 
-/** The same for a reducer: config.on_phase, with the trace as its context. */
+/** Add a phase of a reducer: config.on_phase, with the trace as its context. */
 void bench_trace_phase(void *trace, const tamis_phase_event *event);
 
 /** Collective: write the events of all ranks and free the trace. No thread may add to it any more,

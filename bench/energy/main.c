@@ -72,7 +72,7 @@ static double processor_s(clockid_t whose) {
     return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
 }
 
-/* Of all threads but this one. */
+/* CPU time of all threads but this one. */
 static double others_s(void) {
     return processor_s(CLOCK_PROCESS_CPUTIME_ID) - processor_s(CLOCK_THREAD_CPUTIME_ID);
 }

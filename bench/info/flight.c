@@ -11,7 +11,7 @@
 
 /* -- what it says ----------------------------------------------------------------------------- */
 
-static bool alike(const json_t *a, const json_t *b) {
+static bool same_event(const json_t *a, const json_t *b) {
     return strcmp(flight_text(a, "call"), flight_text(b, "call")) == 0 &&
            flight_number(a, "bytes", 0) == flight_number(b, "bytes", 0) &&
            flight_number(a, "step", -1) == flight_number(b, "step", -1);
@@ -36,7 +36,7 @@ static bool find_difference(const left *files, size_t count) {
         int64_t collective = flight_number(e, "collective", 0);
         for (size_t r = 1; r < count; r++) {
             const json_t *theirs = flight_begin(&files[r], collective);
-            if (!theirs || alike(e, theirs))
+            if (!theirs || same_event(e, theirs))
                 continue;
             printf("=> collective %" PRId64 " differs: rank %" PRId64 " makes %s, rank %" PRId64
                    " %s: the ranks do not call the library in the same order\n",
@@ -266,7 +266,7 @@ static void add_rank(json_t *spans, const left *l, double origin_s) {
                  "did not end");
 }
 
-/* Of the first event. */
+/* When the first event was. */
 static double begin_s(const pile *p) {
     double first_s = 0.0;
     bool any = false;

@@ -33,7 +33,7 @@ typedef struct pile {
     size_t count;
 } pile;
 
-/** Of an event, or a header. `none`: it has no such number. */
+/** A number of an event, or of a file's first line. `none`: it has no such number. */
 int64_t flight_number(const json_t *event, const char *key, int64_t none);
 
 /** "": it has no such text. */

@@ -21,7 +21,7 @@ void perf_shape_free(perf_shape *shape);
 /** Gradient of `stream` (a buffer of a rank): float32[n]. */
 void perf_gradient(const perf_shape *shape, uint64_t seed, uint64_t stream, float *out);
 
-/** The same in whole numbers, many of them equal: sums over ranks and steps are exact. */
+/** A gradient of whole numbers, many of them equal: sums over ranks and steps are exact. */
 void perf_gradient_whole(const perf_shape *shape, uint64_t seed, uint64_t stream, float *out);
 
 #endif

@@ -35,7 +35,7 @@ typedef struct loop {
     bool baseline, in_place;
 } loop;
 
-/* The same scheme with default codecs and without phase events. */
+/* A reducer of the scheme with default codecs and without phase events. */
 static tamis_reducer *plain_reducer(const perf_case *c) {
     perf_settings plain = *c->settings;
     perf_case twin = *c;

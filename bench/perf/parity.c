@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The same steps on a CUDA device and on the CPU, over the same communicator. All their results
- * must have the same bits: indices, values, residual, gradient. check.c checks the CPU's results
- * against the rules.
+ * Steps on a CUDA device and the same steps on the CPU, over the same communicator. All their
+ * results must have the same bits: indices, values, residual, gradient. check.c checks the CPU's
+ * results against the rules.
  */
 #include <stdlib.h>
 #include <string.h>

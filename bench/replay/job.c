@@ -5,8 +5,8 @@
 
 typedef struct job {
     const job_plan *plan;
-    plant plant;
-    plant_knobs before, now; /* `now` applies from from_step on */
+    simulator simulator;
+    simulator_knobs before, now; /* `now` applies from from_step on */
     uint64_t from_step, step;
     job_result sum;
 } job;
@@ -18,23 +18,23 @@ static uint64_t smaller(uint64_t a, uint64_t b) {
 /* Number of steps that fill a window at the current pace. */
 static uint64_t window_steps(const job *j) {
     double step_s, watts;
-    plant_rest(&j->plan->plant, &j->now, &step_s, &watts);
+    simulator_steady_state(&j->plan->simulator, &j->now, &step_s, &watts);
     uint64_t steps = (uint64_t)(j->plan->window_s / step_s) + j->plan->governor.lead_steps + 1;
     return smaller(steps, j->plan->steps - j->step);
 }
 
 /* A decision may take effect within a window. */
-static plant_run make_steps(job *j, uint64_t steps) {
-    plant_run truth = {0.0, 0.0};
+static simulator_run make_steps(job *j, uint64_t steps) {
+    simulator_run truth = {0.0, 0.0};
     uint64_t old = j->from_step > j->step ? smaller(j->from_step - j->step, steps) : 0;
-    plant_steps(&j->plant, &j->before, old, &truth);
-    plant_steps(&j->plant, &j->now, steps - old, &truth);
+    simulator_steps(&j->simulator, &j->before, old, &truth);
+    simulator_steps(&j->simulator, &j->now, steps - old, &truth);
     j->sum.density += (double)old * j->before.density + (double)(steps - old) * j->now.density;
     j->step += steps;
     return truth;
 }
 
-static void account(job *j, const plant_run *truth) {
+static void account(job *j, const simulator_run *truth) {
     const job_plan *p = j->plan;
     double begin = p->unix_begin_s + j->sum.seconds, end = begin + truth->seconds;
     j->sum.grams +=
@@ -44,11 +44,11 @@ static void account(job *j, const plant_run *truth) {
     j->sum.windows++;
 }
 
-static tamis_governor_window make_window(job *j, const plant_run *truth, uint64_t steps) {
+static tamis_governor_window make_window(job *j, const simulator_run *truth, uint64_t steps) {
     tamis_governor_window w = TAMIS_GOVERNOR_WINDOW_INIT;
     tamis_carbon_outlook ahead = TAMIS_CARBON_OUTLOOK_INIT;
     double now = j->plan->unix_begin_s + j->sum.seconds;
-    plant_run told = plant_tell(&j->plant, truth);
+    simulator_run told = simulator_read(&j->simulator, truth);
     w.step = j->step;
     w.steps = steps;
     w.seconds = told.seconds;
@@ -64,7 +64,7 @@ static tamis_governor_window make_window(job *j, const plant_run *truth, uint64_
 }
 
 static void apply_decision(job *j, const tamis_governor_decision *d) {
-    plant_knobs next = {d->density, d->pace_s, d->cap_w};
+    simulator_knobs next = {d->density, d->pace_s, d->cap_w};
     if (!d->changed)
         return;
     j->before = j->now;
@@ -76,14 +76,14 @@ static void apply_decision(job *j, const tamis_governor_decision *d) {
 tamis_status job_run(const job_plan *plan, job_observer observer, void *context, job_result *out) {
     tamis_governor *governor;
     tamis_status status = tamis_governor_create(&plan->governor, &governor);
-    job j = {.plan = plan, .plant = {.config = plan->plant}};
-    j.before = j.now = (plant_knobs){plan->governor.density_max, 0.0, 0.0};
+    job j = {.plan = plan, .simulator = {.config = plan->simulator}};
+    j.before = j.now = (simulator_knobs){plan->governor.density_max, 0.0, 0.0};
     if (status != TAMIS_OK)
         return status;
     while (j.step < plan->steps && status == TAMIS_OK) {
         tamis_governor_decision decision = TAMIS_GOVERNOR_DECISION_INIT;
         uint64_t steps = window_steps(&j);
-        plant_run truth = make_steps(&j, steps);
+        simulator_run truth = make_steps(&j, steps);
         account(&j, &truth);
         tamis_governor_window window = make_window(&j, &truth, steps);
         status = tamis_governor_decide(governor, &window, &decision);

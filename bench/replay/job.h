@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * A fixed amount of work on the plant, with or without a governor.
+ * A fixed amount of work on the simulator, with or without a governor.
  */
 #ifndef TAMIS_BENCH_JOB_H
 #define TAMIS_BENCH_JOB_H
 
 #include <tamis/governor.h>
 
-#include "bench/replay/plant.h"
+#include "bench/replay/simulator.h"
 
 typedef struct job_plan {
-    plant_config plant;
+    simulator_config simulator;
     tamis_governor_config governor;
     const tamis_carbon *carbon; /* NULL: intensity is unknown */
     double unix_begin_s;
@@ -27,7 +27,7 @@ typedef struct job_result {
 } job_result;
 
 /** Called after every window; may be NULL. */
-typedef void (*job_observer)(void *context, const plant_run *truth,
+typedef void (*job_observer)(void *context, const simulator_run *truth,
                              const tamis_governor_window *window,
                              const tamis_governor_decision *decision);
 

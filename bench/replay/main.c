@@ -107,9 +107,9 @@ static int replay(const replay_settings *s) {
     return wrong > 0;
 }
 
-/* -- the plant -------------------------------------------------------------------------------- */
+/* -- the simulator ---------------------------------------------------------------------------- */
 
-static void observe(void *context, const plant_run *truth, const tamis_governor_window *w,
+static void observe(void *context, const simulator_run *truth, const tamis_governor_window *w,
                     const tamis_governor_decision *d) {
     (void)truth;
     write_decision(context, w, d);
@@ -120,7 +120,7 @@ static job_result run(const replay_settings *s, const char *policy, job_observer
     job_result result;
     plan.governor.policy = policy;
     if (job_run(&plan, observer, (void *)(size_t)s, &result) != TAMIS_OK)
-        bench_usage("the plant with policy %s: %s", policy, tamis_last_error());
+        bench_usage("the simulator with policy %s: %s", policy, tamis_last_error());
     fprintf(s->table, "%-20s %10.3f %14.1f %12.1f %10.6f %8llu %8llu\n", policy,
             result.seconds / 3600.0, result.joules / 3.6e6, result.grams / 1000.0, result.density,
             (unsigned long long)result.windows, (unsigned long long)result.changes);
@@ -132,7 +132,7 @@ static json_t *real_or_null(double value) {
 }
 
 static json_t *record_of(const replay_settings *s, const char *policy, const job_result *r) {
-    return json_pack("{ss ss ss sI sf sf so sf sI sI}", "record", "plant", "version",
+    return json_pack("{ss ss ss sI sf sf so sf sI sI}", "record", "simulation", "version",
                      bench_version(), "policy", policy, "steps", (json_int_t)s->plan.steps,
                      "seconds", r->seconds, "joules", r->joules, "grams", real_or_null(r->grams),
                      "density", r->density, "windows", (json_int_t)r->windows, "changes",
@@ -141,8 +141,8 @@ static json_t *record_of(const replay_settings *s, const char *policy, const job
 
 static int what_if(const replay_settings *s) {
     const char *policy = s->plan.governor.policy;
-    fprintf(s->table, "# a model, not a measurement: %u ranks, %llu steps\n", s->plan.plant.ranks,
-            (unsigned long long)s->plan.steps);
+    fprintf(s->table, "# a model, not a measurement: %u ranks, %llu steps\n",
+            s->plan.simulator.ranks, (unsigned long long)s->plan.steps);
     fprintf(s->table, "%-20s %10s %14s %12s %10s %8s %8s\n", "policy", "hours", "kWh", "kg CO2",
             "density", "windows", "changes");
     job_result off = run(s, "off", NULL), on = run(s, policy, observe);
@@ -161,7 +161,7 @@ static int what_if(const replay_settings *s) {
 int main(int argc, char **argv) {
     static replay_settings settings;
     replay_settings_read(argc, argv, &settings);
-    int status = settings.plant ? what_if(&settings) : replay(&settings);
+    int status = settings.simulate ? what_if(&settings) : replay(&settings);
     tamis_carbon_close((tamis_carbon *)(size_t)settings.plan.carbon);
     return bench_report_close(settings.report, status);
 }

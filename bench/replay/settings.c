@@ -20,7 +20,7 @@ static void make_trace(const replay_settings *s) {
     FILE *file = fopen(s->make_trace, "w");
     if (!file)
         bench_usage("--make-trace %s cannot be written: %s", s->make_trace, strerror(errno));
-    plant_trace(file, s->plan.unix_begin_s, s->hours);
+    simulator_trace(file, s->plan.unix_begin_s, s->hours);
     bool bad = ferror(file) != 0;
     if (fclose(file) != 0 || bad)
         bench_usage("--make-trace %s cannot be written: %s", s->make_trace, strerror(errno));
@@ -43,24 +43,24 @@ static void open_carbon(replay_settings *s) {
 }
 
 static void plan_work(job_plan *plan, double hours) {
-    plant_knobs nothing = {plan->governor.density_max, 0.0, 0.0};
+    simulator_knobs nothing = {plan->governor.density_max, 0.0, 0.0};
     double step_s, watts;
-    plant_rest(&plan->plant, &nothing, &step_s, &watts);
+    simulator_steady_state(&plan->simulator, &nothing, &step_s, &watts);
     plan->steps = (uint64_t)(3600.0 * hours / step_s);
 }
 
 static void check_settings(replay_settings *s) {
     if (s->make_trace)
         make_trace(s);
-    if (!s->log == !s->plant)
-        bench_usage("give --log FILE or --plant; --help says more");
+    if (!s->log == !s->simulate)
+        bench_usage("give --log FILE or --simulate; --help says more");
     s->plan.governor.allow_cap = s->allow_cap;
     s->plan.governor.devices = (uint32_t)s->devices;
     s->plan.governor.lead_steps = s->lead;
-    s->plan.plant.ranks = (uint32_t)s->ranks;
-    s->plan.plant.seed = s->seed;
-    if (s->plant && s->devices == 0)
-        s->plan.governor.devices = s->plan.plant.ranks;
+    s->plan.simulator.ranks = (uint32_t)s->ranks;
+    s->plan.simulator.seed = s->seed;
+    if (s->simulate && s->devices == 0)
+        s->plan.governor.devices = s->plan.simulator.ranks;
     if (s->plan.governor.devices == 0)
         s->plan.governor.devices = 1;
     check_governor(&s->plan.governor);
@@ -73,7 +73,7 @@ static void check_settings(replay_settings *s) {
 void replay_settings_read(int argc, char **argv, replay_settings *out) {
     *out = (replay_settings){.hours = 46.8, .lead = 1, .ranks = 64, .seed = 1};
     job_plan *plan = &out->plan;
-    *plan = (job_plan){.governor = TAMIS_GOVERNOR_CONFIG_INIT, .plant = plant_defaults()};
+    *plan = (job_plan){.governor = TAMIS_GOVERNOR_CONFIG_INIT, .simulator = simulator_defaults()};
     plan->unix_begin_s = some_midnight;
     plan->horizon_s = 86400.0;
     plan->window_s = 60.0;
@@ -85,7 +85,7 @@ void replay_settings_read(int argc, char **argv, replay_settings *out) {
         {"log", 0, BENCH_FILE, &out->log, "FILE", 0, 0, "energy log or decisions to replay"},
         {"what-if", 0, BENCH_FLAG, &out->what_if, NULL, 0, 0,
          "decide again instead of verifying the log's decisions"},
-        {"plant", 0, BENCH_FLAG, &out->plant, NULL, 0, 0,
+        {"simulate", 0, BENCH_FLAG, &out->simulate, NULL, 0, 0,
          "run a model of a cluster with the policy, and without"},
         {"intensity", 0, BENCH_FILE, &out->intensity, "FILE", 0, 0,
          "carbon trace: CSV time,g_per_kwh"},
@@ -109,7 +109,7 @@ void replay_settings_read(int argc, char **argv, replay_settings *out) {
         {"cap-min", 0, BENCH_REAL, &g->cap_min_w, "W", 0, big, "bound of a device's power cap"},
         {"cap-max", 0, BENCH_REAL, &g->cap_max_w, "W", 0, big, "bound of a device's power cap"},
         {"devices", 0, BENCH_COUNT, &out->devices, "N", 0, 1e9,
-         "default: ranks of the plant, or 1"},
+         "default: ranks of the simulator, or 1"},
         {"dead-band", 0, BENCH_REAL, &g->dead_band, "X", 0, 0.5, "fraction of the power"},
         {"ramp", 0, BENCH_REAL, &g->ramp_w_per_s, "W", 0, big,
          "most watts per second; 0: no limit"},
@@ -118,11 +118,11 @@ void replay_settings_read(int argc, char **argv, replay_settings *out) {
         {"hours", 0, BENCH_REAL, &out->hours, "H", 0.01, 1e5,
          "length of the work without a policy, or of a trace"},
         {"begin", 0, BENCH_REAL, &plan->unix_begin_s, "T", 0, 1e11, "Unix time of its start"},
-        {"window", 0, BENCH_REAL, &plan->window_s, "S", 1, 86400, "of the plant"},
-        {"ranks", 0, BENCH_COUNT, &out->ranks, "N", 1, 1000000, "of the plant"},
-        {"bound", 0, BENCH_REAL, &plan->plant.bound, "X", 0, 1,
+        {"window", 0, BENCH_REAL, &plan->window_s, "S", 1, 86400, "of the simulator"},
+        {"ranks", 0, BENCH_COUNT, &out->ranks, "N", 1, 1000000, "of the simulator"},
+        {"bound", 0, BENCH_REAL, &plan->simulator.bound, "X", 0, 1,
          "model: fraction of compute bound by the clock"},
-        {"noise", 0, BENCH_REAL, &plan->plant.noise, "X", 0, 0.1, "model: noise of the joules"},
+        {"noise", 0, BENCH_REAL, &plan->simulator.noise, "X", 0, 0.1, "model: noise of the joules"},
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "seed of the noise"},
         {"make-trace", 0, BENCH_FILE, &out->make_trace, "FILE", 0, 0,
          "only write a synthetic carbon trace of --hours"},

@@ -12,11 +12,11 @@
 
 typedef struct replay_settings {
     const char *log, *intensity, *json, *make_trace;
-    bool plant, what_if, allow_cap;
+    bool simulate, what_if, allow_cap;
     double constant; /* g/kWh; 0: unknown */
-    double hours;    /* of work, for the plant */
+    double hours;    /* of work, for the simulator */
     uint64_t devices, lead, ranks, seed;
-    job_plan plan; /* governor and carbon also for a log, the rest for the plant only */
+    job_plan plan; /* governor and carbon also for a log, the rest for the simulator only */
     FILE *report, *table;
 } replay_settings;
 

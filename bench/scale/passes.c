@@ -131,7 +131,7 @@ static tamis_status time_all(const scale_settings *s, passes *all) {
     return status;
 }
 
-/* Of one length, which no power of two divides. */
+/* A layout whose segments have one length, which no power of two divides. */
 static tamis_status make_layout(uint64_t elements, tamis_layout **out) {
     tamis_segment segments[SEGMENTS];
     for (uint32_t i = 0; i < SEGMENTS; i++)

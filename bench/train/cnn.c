@@ -193,7 +193,7 @@ static void from_columns(const convolution *c, const float *columns, float *imag
     }
 }
 
-/* ReLU after the maximum equals ReLU before it. Of equal numbers the first is taken. Places are as
+/* ReLU after the maximum equals ReLU before it. The first of equal numbers is taken. Places are as
  * wide as the numbers, so that compilers can vectorise even rows of 7 and 14. */
 static void pool_rows(size_t half, const float *restrict upper, const float *restrict lower,
                       float *restrict pooled, int32_t *restrict place) {

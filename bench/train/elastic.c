@@ -65,7 +65,7 @@ static bool shrink(const trainer *t, tamis_comm *lost, tamis_comm **smaller) {
 }
 
 /* Another rank may die meanwhile. @return false: this rank cannot go on */
-static bool move(trainer *t, tamis_moved *out, tamis_comm **smaller) {
+static bool migrate(trainer *t, tamis_migration *out, tamis_comm **smaller) {
     tamis_comm *lost = t->world->comm;
     tamis_status status = TAMIS_E_ABORTED;
     while (status != TAMIS_OK) {
@@ -73,10 +73,10 @@ static bool move(trainer *t, tamis_moved *out, tamis_comm **smaller) {
             return false;
         if (lost != t->world->comm)
             tamis_comm_destroy(lost);
-        *out = (tamis_moved)TAMIS_MOVED_INIT;
-        status = exchange_move(&t->exchange, *smaller, out);
+        *out = (tamis_migration)TAMIS_MIGRATION_INIT;
+        status = exchange_migrate(&t->exchange, *smaller, out);
         if (status != TAMIS_OK)
-            say(t, "the reducer cannot move to fewer ranks");
+            say(t, "the reducer cannot migrate to fewer ranks");
         if (status != TAMIS_OK && tamis_status_loss(status) < TAMIS_LOST_COMM)
             return false;
         lost = *smaller;
@@ -106,28 +106,28 @@ static void look_for_report(trainer *t) {
     t->missed = bench_max(t->world, missed) > 0.0;
 }
 
-static void report(trainer *t, const tamis_moved *moved, double seconds) {
-    double mass = moved->kept_square + moved->lost_square;
-    double share = mass > 0 ? moved->lost_square / mass : 0.0;
+static void report(trainer *t, const tamis_migration *migrated, double seconds) {
+    double mass = migrated->kept_square + migrated->lost_square;
+    double share = mass > 0 ? migrated->lost_square / mass : 0.0;
     if (t->world->rank > 0)
         return;
     fprintf(stderr,
             "rank %u: %u rank(s) are gone; %u go on from step %" PRIu64
             " after %.2f s, without some %.0f %% of the residual\n",
-            t->world->number, moved->gone, t->world->nranks, t->step, seconds, 100 * share);
+            t->world->number, migrated->gone, t->world->nranks, t->step, seconds, 100 * share);
     json_t *record = bench_report_new("shrink");
     json_t *more = json_pack("{sI sI sI sf sf}", "step", (json_int_t)t->step, "ranks",
-                             (json_int_t)t->world->nranks, "gone", (json_int_t)moved->gone,
+                             (json_int_t)t->world->nranks, "gone", (json_int_t)migrated->gone,
                              "residual_lost_share", share, "time_s", seconds);
     json_object_update(record, more);
     json_decref(more);
     bench_report_write(t->report, record);
 }
 
-/* The place of the model is known by its own count, which moved with the reducer's. */
+/* The place of the model is known by its own count, which migrated with the reducer's. */
 static bool go_back(trainer *t, uint64_t step) {
     if (t->step == step + 1 && t->before.step == step)
-        trainer_undo(t);
+        trainer_roll_back(t);
     if (t->step == step)
         return true;
     fprintf(stderr,
@@ -153,19 +153,19 @@ elastic_end elastic_recover(trainer *t, saver *sets) {
     double begin = bench_now_s();
     saver_interrupt(sets);
     while (t->world->lost) {
-        tamis_moved moved;
+        tamis_migration migrated;
         tamis_comm *smaller;
         bench_regroup(t->world);
         stop_watch(t->world->rank, NULL);
-        if (!move(t, &moved, &smaller) || !go_back(t, moved.step))
+        if (!migrate(t, &migrated, &smaller) || !go_back(t, migrated.step))
             return ELASTIC_ALONE;
-        t->gone += moved.gone;
+        t->gone += migrated.gone;
         if (!bench_shrink(t->world, smaller))
             continue;
         order_regroup(&t->order, t->step, t->world->nranks * t->settings->batch);
         stop_watch(t->world->rank, t->world->comm);
         take_report(t);
-        report(t, &moved, bench_now_s() - begin);
+        report(t, &migrated, bench_now_s() - begin);
         saver_regroup(sets);
         look_for_report(t);
         trainer_check_replicas(t);

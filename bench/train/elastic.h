@@ -2,9 +2,9 @@
  *
  * --elastic: when a rank is gone, the others go on.
  *
- *     rank 0   step 7 | step 8 . . . deadline | shrink, move | step 8 | step 9      rank 0 of 2
+ *     rank 0   step 7 | step 8 . . . deadline | shrink, migrate | step 8 | step 9      rank 0 of 2
  *     rank 1   step 7 | (dead)
- *     rank 2   step 7 | step 8 . . . . . lost | shrink, move | step 8 | step 9      rank 1 of 2
+ *     rank 2   step 7 | step 8 . . . . . lost | shrink, migrate | step 8 | step 9      rank 1 of 2
  *
  * A step in which a rank died has been made by all that are left, or by none: whoever was ahead
  * goes back. The batch of a rank stays, so a step takes fewer samples. Ranks join again when the

@@ -36,7 +36,7 @@ void elastic_check(const train_settings *s) {
         bench_usage("--elastic needs --transport local or mpi, --stages 1 and --micro-batches 1");
     if (s->dense_segments || s->local_steps || s->low_rank || s->one_bit)
         bench_usage("--elastic goes without --dense-segments, --local-steps, --low-rank and "
-                    "--one-bit: what these keep cannot move to fewer ranks");
+                    "--one-bit: what these keep cannot migrate to fewer ranks");
     if (s->record || s->trace || s->budget_w > 0)
         bench_usage("--elastic goes without --record, --trace and --budget, which need all ranks");
 }

@@ -170,13 +170,13 @@ void exchange_stats(exchange *x, tamis_stats *out) {
     add(out, &dense);
 }
 
-tamis_status exchange_move(exchange *x, tamis_comm *smaller, tamis_moved *out) {
-    tamis_reducer *moved = NULL;
-    tamis_status status = tamis_reducer_move(x->reducer, smaller, out, &moved);
+tamis_status exchange_migrate(exchange *x, tamis_comm *smaller, tamis_migration *out) {
+    tamis_reducer *migrated = NULL;
+    tamis_status status = tamis_reducer_migrate(x->reducer, smaller, out, &migrated);
     if (status != TAMIS_OK)
         return status;
     tamis_reducer_destroy(x->reducer);
-    x->reducer = moved;
+    x->reducer = migrated;
     return TAMIS_OK;
 }
 

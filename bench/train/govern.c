@@ -48,7 +48,7 @@ static void sleep_s(double seconds) {
     nanosleep(&pause, NULL);
 }
 
-/* The same on all ranks: joules are of all, and the time is that of the slowest. */
+/* The window is the same on all ranks: joules are of all, and the time is that of the slowest. */
 static tamis_governor_window read_window(govern *g, bench_energy *energy, uint64_t step) {
     int64_t uj;
     tamis_governor_window w = TAMIS_GOVERNOR_WINDOW_INIT;

@@ -12,7 +12,7 @@
 
 enum { P = 0, Q = 1 };
 
-/* A segment, and where its parts begin. Of what travels whole, all of it is in side P. */
+/* A segment, and where its parts begin. What is sent whole is all in side P. */
 typedef struct part {
     size_t begin, rows, columns, p, q;
     bool whole;

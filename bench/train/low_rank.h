@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Gradients of low rank, to compare with: PowerSGD (Vogels, Karimireddy and Jaggi, NeurIPS 2019,
- * arXiv 1905.13727, algorithm 1). Of a matrix with n rows, m columns and r vectors:
+ * arXiv 1905.13727, algorithm 1). For a matrix with n rows, m columns and r vectors:
  *
  *     A = gradient + E                   n m   E: what earlier steps left out, of this rank
  *     P = mean over ranks of A Q         n r   travels; Q of the step before, of the first normal

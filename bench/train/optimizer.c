@@ -96,7 +96,7 @@ tamis_update optimizer_as_update(const train_settings *s) {
     update.beta2 = s->beta2;
     update.epsilon = s->eps;
     update.scale = s->step_scale;
-    update.match = s->match_scale;
+    update.norm_matching = s->norm_matching;
     return update;
 }
 

@@ -218,7 +218,7 @@ static void sleep_briefly(void) {
     nanosleep(&millisecond, NULL);
 }
 
-static void settle(saver *s) {
+static void wait_until_idle(saver *s) {
     uint64_t stop = s->heard[SAVER_STOP];
     hear_news(s);
     while (s->phase != SAVER_IDLE && !s->group->lost) {
@@ -269,10 +269,10 @@ void saver_regroup(saver *s) {
 bool saver_finish(saver *s) {
     if (!s->talks)
         return true;
-    settle(s);
+    wait_until_idle(s);
     if (s->folder && s->newest != s->trainer->step) {
         begin_set(s);
-        settle(s);
+        wait_until_idle(s);
     }
     saver_say_end(s);
     return !s->folder || s->newest == s->trainer->step;

@@ -10,7 +10,7 @@
  *     its thread                   writes the file
  *     rank 0                                                                  writes the manifest
  *
- * A set that becomes due while another is under way is left out. Of two complete sets the older is
+ * A set that becomes due while another is under way is left out. The older of two complete sets is
  * removed when a third one is complete. What fails is said and counted, and the run goes on.
  */
 #ifndef TAMIS_TRAIN_SAVER_H
@@ -70,7 +70,7 @@ void saver_open(trainer *t, saver *out);
  * not gone on from. Collective. */
 void saver_load(saver *s);
 
-/** After a step. @return whether the run shall end now, on all ranks alike */
+/** After a step. @return whether the run shall end now, the same on all ranks */
 bool saver_step(saver *s);
 
 /** Write what is under way to its end, and a set of this step if there is none. Collective.

@@ -18,7 +18,7 @@ static bool same_folder(const char *a, const char *b) {
            x.st_ino == y.st_ino;
 }
 
-/* The same command begins a run and goes on with it: a folder for both that has no set yet. */
+/* One command both begins a run and goes on with it: a folder for both that has no set yet. */
 static void load_set(saver *s, const char *folder) {
     char prefix[SETS_PATH];
     bool own = same_folder(folder, s->folder);

@@ -9,7 +9,7 @@
 #include "bench/common/measure.h"
 #include "bench/train/stop.h"
 
-/* Of this process, for bench_fail: local ranks share it. */
+/* The saver of this process, for bench_fail: local ranks share it. */
 static saver *_Atomic watched;
 
 static void describe_newest(const saver *s, char *out, size_t size) {

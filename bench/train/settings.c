@@ -47,7 +47,7 @@ const char train_own_options[] =
     "density|density_max|output|op|nonfinite|device|grad_dtype|"
     "ranks_per_node|bucket_length|worker|value_codec|sum_codec|residual_decay|"
     "update.rule|update.beta1|update.beta2|update.epsilon|"
-    "update.scale|update.match";
+    "update.scale|update.norm_matching";
 
 static void check_pipeline(const train_settings *s) {
     uint32_t ranks = bench_launched_ranks();
@@ -132,15 +132,15 @@ static void check_update(const train_settings *s) {
     if (s->reduce != TRAIN_UPDATE) {
         if (s->step_scale > 0)
             bench_usage("--step-scale needs --reduce update");
-        if (s->match_scale > 0)
-            bench_usage("--match-scale needs --reduce update");
+        if (s->norm_matching > 0)
+            bench_usage("--norm-matching needs --reduce update");
         return;
     }
     if (s->optimizer == TRAIN_SGD || s->nesterov)
         bench_usage("--reduce update needs --optimizer adamw, or momentum without --nesterov: with "
                     "sgd the update is the gradient");
-    if (s->match_scale > 0 && s->optimizer != TRAIN_ADAMW)
-        bench_usage("--match-scale needs --optimizer adamw");
+    if (s->norm_matching > 0 && s->optimizer != TRAIN_ADAMW)
+        bench_usage("--norm-matching needs --optimizer adamw");
     if (train_is_dense(s))
         bench_usage("--reduce update needs a scheme with residuals; dense has none");
     if (s->micro_batches > 1)
@@ -301,7 +301,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "factor on residuals in every step (default: 1; adamw updates: by density)"},
         {"step-scale", 0, BENCH_REAL, &out->step_scale, "X", 1e-6, 1e6,
          "factor on reduced updates (default: 1; adamw: by density)"},
-        {"match-scale", 0, BENCH_REAL, &out->match_scale, "C", 0, 100,
+        {"norm-matching", 0, BENCH_REAL, &out->norm_matching, "C", 0, 100,
          "scale reduced updates to C times the norm of a rank's own; 0: constant factor"},
         {"local-steps", 0, BENCH_COUNT, &out->local_steps, "H", 0, 1 << 20,
          "exchange what H steps of every rank have changed, not gradients; 0: every gradient"},

@@ -52,7 +52,7 @@ typedef struct train_settings {
     double beta1, beta2, eps, weight_decay; /* adamw */
     double update_beta1;                    /* of adamw's updates: --beta1, or as advised */
     double residual_decay;
-    double match_scale;                /* of --reduce update; 0: a constant */
+    double norm_matching;              /* of --reduce update; 0: a constant */
     double step_scale, advised_scale;  /* of --reduce update; step_scale 0: the advised one,
                                                which follows the density; for gradients 0 and 1 */
     uint64_t warm_up;                  /* steps in which the rate rises */

@@ -83,7 +83,7 @@ static void add_optimizer(trainer *t, json_t *record) {
         s->decay == TRAIN_COSINE ? "cosine" : "constant", "warm_up", (json_int_t)s->warm_up,
         "lr_floor", s->lr_floor, "clip", s->clip > 0 ? json_real(s->clip) : json_null(),
         "clipped_share", clipped_share(t), "residual_decay", s->residual_decay, "step_scale",
-        s->step_scale > 0 ? s->step_scale : s->advised_scale, "match_scale", s->match_scale);
+        s->step_scale > 0 ? s->step_scale : s->advised_scale, "norm_matching", s->norm_matching);
     json_object_update_missing(record, more);
     json_decref(more);
 }

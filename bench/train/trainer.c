@@ -103,7 +103,7 @@ static void keep_last(trainer *t) {
         memcpy(t->before.states[i], t->optimizer.states[i], bytes);
 }
 
-void trainer_undo(trainer *t) {
+void trainer_roll_back(trainer *t) {
     size_t bytes = t->work.length * sizeof(float);
     memcpy(t->params, t->before.params, bytes);
     for (size_t i = 0; i < t->optimizer.nstates; i++)

@@ -87,8 +87,8 @@ void trainer_close(trainer *t);
  * stays as it was, and the step is not counted. */
 void trainer_step(trainer *t);
 
-/** Undo the last step, which other ranks have not made. With settings.elastic only. */
-void trainer_undo(trainer *t);
+/** Roll back the last step, which other ranks have not made. With settings.elastic only. */
+void trainer_roll_back(trainer *t);
 
 double trainer_rate(const trainer *t, uint64_t step);
 

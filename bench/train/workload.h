@@ -101,7 +101,7 @@ struct workload_kind {
     /** Add the model to the summary. */
     void (*describe)(const workload *w, json_t *record);
 
-    /** The same parameters on all ranks. */
+    /** Set the parameters, the same on all ranks. */
     void (*init)(const workload *w, uint64_t seed, float *params);
 
     /** Put `rows` samples into a slot: order[0 .. rows), or first .. first + rows - 1 if it is

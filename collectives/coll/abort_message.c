@@ -100,7 +100,7 @@ static bool find_ticket(const tam_coll *coll, uint32_t *nth) {
 }
 
 /* The steps of a sum of floats back to all ranks have the same peers once more, but for a fused
- * stage. Of values in another form they are a call of their own. */
+ * stage. For values in another form they are a call of their own. */
 static bool next_to_abort(tam_coll *coll) {
     bool returns = coll->kind == TAM_PHASE_SCATTER && !coll->type;
     uint32_t nsteps = returns ? (coll->nsteps + 1) / 2 : coll->nsteps;
@@ -138,7 +138,7 @@ tamis_status tam_coll_send_aborts(tam_coll *coll, bool *all) {
     while (next_to_abort(coll)) {
         if (!find_ticket(coll, &nth))
             return TAMIS_OK;
-        const tam_message m = {coll->peers[coll->nnotified].rank, TAM_LANE_HEADERS, true,
+        const tam_message m = {coll->peers[coll->nnotified].rank, TAM_CHANNEL_HEADERS, true,
                                &coll->abort_message, sizeof coll->abort_message};
         TAM_TRY(begin_to_drain(coll, m.peer));
         TAM_TRY(coll->p2p->post(coll->self, TAM_COLL_FIRST_ABORT + nth, &m));

@@ -118,7 +118,7 @@ static tamis_status agree_on_exchanges(calibration *m, const times of[TAM_CALIBR
     return agree(m, ns);
 }
 
-/* Of all ranks, the same on all. */
+/* The least time that a rank has left: the same on all. */
 static uint64_t least_left_ns(const calibration *m) {
     uint64_t least = m->table[LEFT];
     for (uint32_t r = 1; r < m->nranks; r++) {

@@ -8,7 +8,7 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Of the largest group: ranks with two virtual ranks have up to two peers a digit. */
+/* Peers of the largest group: ranks with two virtual ranks have up to two peers a digit. */
 static uint32_t most_peers(const tam_plan *plan) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < plan->nstages; i++)
@@ -86,7 +86,7 @@ static bool find_free(const tam_coll *coll, uint32_t from, uint32_t to, uint32_t
     return false;
 }
 
-/* After a failure. Of messages that were withdrawn the end may come late. */
+/* After a failure. Messages that were withdrawn may end late. */
 static tamis_status ignore(tam_coll *coll, uint32_t ticket) {
     return ticket % TAM_COLL_DRAINED < coll->ndrained ? tam_coll_drain(coll, ticket) : TAMIS_OK;
 }

@@ -41,8 +41,8 @@ enum {
     TAM_COLL_LEVELS = TAM_PLAN_STAGES + 1
 };
 
-/* Of one level each; and one to receive the next message. A rank that has two virtual ranks has
- * them twice, but in its first stage both in the same buffers. */
+/* Buffers: one for each level, and one to receive the next message. A rank that has two virtual
+ * ranks has them twice, but in its first stage both in the same buffers. */
 _Static_assert((int)TAM_PLAN_SUMS < (int)TAM_COLL_COMING, "partial sums have buffers");
 _Static_assert((int)TAM_COLL_TICKETS <= (int)TAM_P2P_TICKETS, "p2p links have so many tickets");
 
@@ -75,8 +75,9 @@ typedef struct tam_cursor {
     uint32_t chunk, nth, first;
 } tam_cursor;
 
-/** Long streams come on a lane of their own, and are received once their header was found good. */
-enum { TAM_LANE_HEADERS, TAM_LANE_STREAMS };
+/** Long streams come on a channel of their own, and are received once their header was found
+ * good. */
+enum { TAM_CHANNEL_HEADERS, TAM_CHANNEL_STREAMS };
 
 /** Partial sums of a chunk, a binary counter whose carries are additions (lib/base/tree.h). */
 typedef struct tam_partials {

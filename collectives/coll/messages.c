@@ -40,7 +40,7 @@ static tamis_status post_direct(tam_coll *coll, const tam_cursor *t, uint32_t bu
         size_t bytes = tam_coll_part(coll, &s[i], t->chunk);
         if (!s[i].direct || bytes == 0)
             continue;
-        const tam_message m = {p->rank, TAM_LANE_STREAMS, t->sends,
+        const tam_message m = {p->rank, TAM_CHANNEL_STREAMS, t->sends,
                                direct_address(coll, t, i, buffer), bytes};
         TAM_TRY(post(coll, buffer, 1 + i, &m));
     }
@@ -111,7 +111,7 @@ tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
                         .tagged = tam_cursor_tagged(coll, t)};
     tam_envelope_seal(e, bytes);
     bytes = coll->empty ? tam_cursor_bytes(coll, t) : bytes;
-    const tam_message header = {tam_cursor_peer(coll, t)->rank, TAM_LANE_HEADERS, true, message,
+    const tam_message header = {tam_cursor_peer(coll, t)->rank, TAM_CHANNEL_HEADERS, true, message,
                                 sizeof *e + bytes};
     coll->holders[buffer] = 1;
     coll->nsending++;
@@ -124,8 +124,8 @@ tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
 }
 
 tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer) {
-    const tam_message header = {tam_cursor_peer(coll, &coll->posted)->rank, TAM_LANE_HEADERS, false,
-                                buffer_of(coll, buffer), coll->buffer_bytes};
+    const tam_message header = {tam_cursor_peer(coll, &coll->posted)->rank, TAM_CHANNEL_HEADERS,
+                                false, buffer_of(coll, buffer), coll->buffer_bytes};
     coll->holders[buffer] = 1;
     coll->received_bytes[buffer] = SIZE_MAX;
     coll->queue[(coll->first + coll->waiting++) % TAM_COLL_COMING] = buffer;
@@ -136,7 +136,7 @@ tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer) {
 
 /* -- take what came --------------------------------------------------------------------------- */
 
-/* Of a message behind its envelope. */
+/* Bytes of a message behind its envelope. */
 static size_t inline_bytes(const tam_coll *coll, const tam_cursor *t) {
     const tam_peer *p = tam_cursor_peer(coll, t);
     size_t bytes = tam_cursor_tagged(coll, t) ? sizeof(tam_tag) : 0;

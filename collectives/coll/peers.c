@@ -117,7 +117,7 @@ static void find_stage(tam_coll *coll) {
     coll->radix = coll->plan.radix[coll->stage];
 }
 
-/* Of coded values that are summed as many are in a message as of floats: whole blocks. */
+/* A message holds as many coded values that are summed as it would hold floats: whole blocks. */
 static void find_part(tam_coll *coll) {
     bool spread = coll->phase == TAM_PHASE_SPREAD;
     size_t blocks = coll->chunk / (TAM_VALUE_BLOCK * sizeof(float));

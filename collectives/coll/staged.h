@@ -22,7 +22,7 @@ typedef struct tam_staged {
 /** Takes ownership of `self`, even on failure. More than 2 ranks find out together which of them
  * share hosts, compare what plan is wanted, and measure the network where it is "auto"
  * (calibrate.h).
- * @param  wanted       as the setting TAMIS_PLAN; of one that is no plan of so many ranks rank 0
+ * @param  wanted       as the setting TAMIS_PLAN; if it is not a plan for this many ranks, rank 0
  *                      warns, and the usual one is taken
  * @param  deadline_ns  for all that; 0: nothing is exchanged, and "auto" is "usual". MISMATCH on
  *                      all ranks if they want different plans; without a deadline they find out in

@@ -58,7 +58,7 @@ static tamis_status compare_wanted(const greeting *all, uint32_t nranks) {
     return TAMIS_OK;
 }
 
-/* The same on all ranks, as it follows from what was gathered. */
+/* Nodes are the same on all ranks, as they follow from what was gathered. */
 static tamis_status find_nodes(tam_staged *s, const greeting *all) {
     uint32_t nranks = s->coll.plan.nranks;
     bool scattered;
@@ -70,7 +70,7 @@ static tamis_status find_nodes(tam_staged *s, const greeting *all) {
     s->net.ranks_per_node = tam_plan_nodes(hosts, nranks, &scattered);
     tam_free(hosts);
     if (scattered && s->coll.rank == 0)
-        tam_log(TAM_WARN, "ranks that share a host are not numbered one after the other: exchanges "
+        tam_log(TAM_WARN, "ranks that share a host are not consecutive: exchanges "
                           "inside hosts first are not possible; map ranks by slot, not by node");
     return TAMIS_OK;
 }

@@ -8,7 +8,7 @@
 
 #include "lib/policy/shards.h"
 
-/* Primary virtual ranks equal to this one. Of odd ones only the lowest are primary. */
+/* Primary virtual ranks equal to this one. Among odd ones only the lowest are primary. */
 static uint32_t count_primary(const tam_coll *coll, uint32_t vrank) {
     uint32_t modulus = coll->stride * coll->radix, own = tam_plan_own(&coll->plan);
     uint32_t first = vrank % modulus;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Reports of energy: all ranks show each other their domains and add them up alike.
+ * Reports of energy: all ranks show each other their domains and add them up in the same way.
  *
  *     records      how many entries, the sums so far
  *     entries    what each domain gained, padded to the largest count

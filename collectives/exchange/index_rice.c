@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * rice: how many positions are passed over since the last one, in bits. Of a gap g the low r bits
+ * rice: how many positions are passed over since the last one, in bits. The low r bits of a gap g
  * travel as they are, behind g >> r zeros and a one (Golomb 1966, Rice 1979). Bits fill bytes from
  * the lowest on, and the last byte ends in zeros. Both sides know r: it makes the most bits that
  * such a list can take the fewest,

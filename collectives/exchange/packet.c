@@ -259,7 +259,7 @@ static tamis_status refuse_step(const tam_packets *s, uint32_t r) {
     other += other < 0 ? TAM_HEADER_STEPS : 0;
     return tam_fail(TAMIS_E_PROTOCOL,
                     "rank %u is at step %lld, or a multiple of %d away from it, this rank at step "
-                    "%lld; after loading, tamis_reducer_align realigns ranks that are one step "
+                    "%lld; after loading, tamis_reducer_resync resyncs ranks that are one step "
                     "apart",
                     tam_packet_rank(s, r), other, TAM_HEADER_STEPS, own);
 }

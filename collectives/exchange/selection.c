@@ -109,10 +109,10 @@ tamis_status tam_selection_plan(const tam_bucket_view *v, tam_packing *p, tam_li
     return agree_on_parts(v, p, link, config);
 }
 
-/* -- aim -------------------------------------------------------------------------------------- */
+/* -- thresholds of this step ------------------------------------------------------------------ */
 
 /* SAGE: a sample, corrected by a count. @param  out  [out]  bits of the threshold */
-static tamis_status aim_sage(const tam_bucket_view *v, uint32_t *out) {
+static tamis_status threshold_of_sage(const tam_bucket_view *v, uint32_t *out) {
     tam_control *c = v->control;
     tam_sage *s = &c->sage;
     uint64_t counted;
@@ -160,10 +160,11 @@ static tamis_status raise_reused(const tam_bucket_view *v, uint32_t *out) {
 }
 
 /* A threshold that follows from the accumulated gradient. */
-static tamis_status aim(const tam_bucket_view *v, tam_select_job *job, uint32_t *indices) {
+static tamis_status find_threshold(const tam_bucket_view *v, tam_select_job *job,
+                                   uint32_t *indices) {
     tam_scheme s = tam_selection_scheme(v);
     if (s.threshold == TAM_THRESHOLD_SAGE)
-        return aim_sage(v, &job->threshold);
+        return threshold_of_sage(v, &job->threshold);
     if (s.threshold == TAM_THRESHOLD_REUSE)
         return v->control->state.primed > 0 ? raise_reused(v, &job->threshold)
                                             : find_reused(v, job, indices, &job->threshold);
@@ -203,7 +204,7 @@ tamis_status tam_selection_run(const tam_bucket_view *v, const tam_packing *pack
                                uint32_t *indices, tam_select_result *out) {
     tam_select_job job = choose_job(v, packing, limit);
     const tam_control *c = v->control;
-    TAM_TRY(aim(v, &job, indices));
+    TAM_TRY(find_threshold(v, &job, indices));
     TAM_TRY(v->device->select(v->kernels, &job, indices, out));
     bool looks = c->scheme.threshold == TAM_THRESHOLD_REUSE && c->state.primed == 0;
     if (out->count > 0 || !looks || c->reused == 0.0)

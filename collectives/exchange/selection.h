@@ -4,7 +4,7 @@
  * threshold, in three steps:
  *
  *     plan   bins only: one rank packs, and all learn where to select
- *     aim    sage, reuse only: this rank's threshold, from its own accumulated gradient
+ *     find   sage, reuse only: this rank's threshold, from its own accumulated gradient
  *     run    candidates -> indices, ascending
  */
 #ifndef TAM_EXCHANGE_SELECTION_H

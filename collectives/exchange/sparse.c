@@ -13,10 +13,11 @@ enum { FEW_BITS = 8 }; /* whoever sends values like this pays for bytes */
  * count that is aimed at decides for them. */
 static tamis_index_codec choose_index_codec(const tam_bucket_view *v, const tam_packets *packets) {
     uint64_t ranks = tam_selection_scheme(v).ownership == TAM_OWN_ALL ? 1 : v->nranks;
-    uint64_t count = tam_selection_most(v, v->k), aimed = (v->k + ranks - 1) / ranks;
+    uint64_t count = tam_selection_most(v, v->k), targeted = (v->k + ranks - 1) / ranks;
     if (v->index_codec != TAMIS_INDEX_AUTO)
         return v->index_codec;
-    return tam_index_codec_choose(packets->span, packets->growing && aimed < count ? aimed : count,
+    return tam_index_codec_choose(packets->span,
+                                  packets->growing && targeted < count ? targeted : count,
                                   packets->value_codec->bits <= FEW_BITS);
 }
 
@@ -345,8 +346,8 @@ static tamis_status leave(const tam_bucket_view *v) {
     return v->device->put(v->kernels, v->masked, sent->indices, sent->count, NULL);
 }
 
-/* Of what was summed, and could differ between ranks without a word: values, and counters that were
- * not in headers. */
+/* The hash of what was summed, and could differ between ranks without a word: values, and counters
+ * that were not in headers. */
 static uint64_t hash_result(const tam_sparse *s) {
     const tam_entries *all = &s->view->out.result;
     uint64_t sum = tam_sum_bytes(TAM_SUM_RESULT, all->values, all->count * sizeof all->values[0]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sums over ranks of values that travel encoded, and whose sums come back in another codec. Of 3
+ * Sums over ranks of values that travel encoded, and whose sums come back in another codec. For 3
  * ranks, of which rank 1 owns a shard:
  *
  *     rank 0   sends Q(v0), keeps v0 - Q(v0)

@@ -55,7 +55,7 @@ static int compare_spans(const void *a, const void *b) {
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* Of memory that is given twice one part would be the base, the other one not. */
+/* If memory is given twice, one part would be the base and the other one not. */
 static tamis_status check_overlap(const tamis_layout *layout, float *const *params) {
     span *spans = tam_alloc_array(layout->nsegments, sizeof *spans);
     uint32_t bad = 0;

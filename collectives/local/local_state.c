@@ -8,7 +8,7 @@
  * before it changes the handle.
  */
 #include "collectives/local/local.h"
-#include "collectives/reducer/undo.h"
+#include "collectives/reducer/rollback.h"
 
 #include <stdio.h>
 #include <xxhash.h>
@@ -161,11 +161,11 @@ static tamis_status check_owner(const tamis_local *l, const header *h) {
                     comm->nranks);
 }
 
-/* tamis_reducer_align has taken back the step of a round that arrived here: what this rank sent is
- * in its residual again. */
+/* tamis_reducer_resync has rolled back the step of a round that arrived here: what this rank sent
+ * is in its residual again. */
 static bool taken_back(const tamis_local *l, const header *h) {
     return h->round == TAM_ROUND_ARRIVED && l->reducer->step + 1 == h->reducer_step &&
-           tam_undo_way(l->reducer) == TAM_WAY_TAKEN;
+           tam_rollback_state_of(l->reducer) == TAM_ROLLBACK_DONE;
 }
 
 static tamis_status check_step(const tamis_local *l, const header *h) {

@@ -72,7 +72,7 @@ void tam_local_arrive(tamis_local *l) {
 
 /* -- collect ---------------------------------------------------------------------------------- */
 
-/* Elements that would overflow stay, on all ranks alike. */
+/* All ranks leave elements unchanged that would overflow. */
 static tamis_status apply(tamis_local *l, float *const *params) {
     const tam_outer how = {(float)l->config.lr, (float)l->config.momentum};
     double square = 0.0;

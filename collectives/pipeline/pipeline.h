@@ -19,7 +19,7 @@ struct tamis_pipeline {
     uint64_t *lengths;   /* [nstages] */
     uint64_t *budgets;   /* [nstages] entries that each stage has now */
 
-    /* Of this rank, since the last balance. */
+    /* Marks of this rank, since the last balance. */
     tamis_mark next;
     uint64_t marked_ns; /* time of the last mark; 0: the window since then does not count */
     uint64_t window_ns, busy_ns;

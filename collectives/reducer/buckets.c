@@ -3,7 +3,7 @@
  * The buckets of a reducer: where the layout is divided, what each of them needs, and how many
  * entries of a step each gets.
  */
-#include "collectives/reducer/undo.h"
+#include "collectives/reducer/rollback.h"
 
 #include "collectives/exchange/selection.h"
 
@@ -71,11 +71,12 @@ static tamis_status open_control(tam_bucket *b) {
     if (!b->min_keys || !b->group_selected || !b->view.out.selected || !b->view.out.means)
         return tam_fail(TAMIS_E_NOMEM, "no memory to learn from %u groups of %u ranks", ngroups,
                         r->comm->nranks);
-    return tam_control_open(b->scheme, &b->division.grid, tam_bucket_aim(b), r->config.overselect,
-                            r->config.threshold, &b->control);
+    return tam_control_open(b->scheme, &b->division.grid, tam_bucket_threshold_k(b),
+                            r->config.overselect, r->config.threshold, &b->control);
 }
 
-/* Buckets, or reducers of one communicator, may be configured alike; their messages must differ. */
+/* Buckets, or reducers of one communicator, may have the same configuration; their messages must
+ * differ. */
 static uint64_t hash_config(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     uint64_t who[] = {tam_config_handshake_hash(&r->handshake), r->serial, b->view.index};
@@ -98,7 +99,8 @@ static void fill_view(tam_bucket *b) {
     v->nranks = r->nranks;
     v->reducer = r->serial;
     v->config_hash = hash_config(b);
-    v->norms = !tam_scheme_rowed(b->scheme) && (tam_buckets_by_norm(r) || tam_update_matches(r));
+    v->norms = !tam_scheme_is_sparse_rows(b->scheme) &&
+               (tam_buckets_by_norm(r) || tam_update_has_norm_matching(r));
     v->gathers = r->comm->transport->capabilities & TAM_CAP_GATHERS;
     v->encoded = r->comm->transport->encoded != NULL;
     v->decides = true;
@@ -199,17 +201,17 @@ static tamis_status open_arrays(tamis_reducer *r) {
 
 static void assign(tamis_reducer *r, const tam_bucket_range *ranges) {
     static const tam_scheme rows = {TAM_OWN_ALL, TAM_BUDGET_GLOBAL, TAM_THRESHOLD_EXACT,
-                                    TAM_EXCHANGE_ROWS};
+                                    TAM_EXCHANGE_SPARSE_ROWS};
     uint32_t ordinary = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket_range *range = &ranges[i];
         uint32_t first = range->first_segment, end = first + range->nsegments;
-        bool rowed = tam_segment_rowed(r->layout, first);
+        bool sparse_rows = tam_segment_has_sparse_rows(r->layout, first);
         r->buckets[i].reducer = r;
         r->buckets[i].first_segment = first;
-        r->buckets[i].scheme = rowed ? rows : r->scheme; /* or what the bucket chooses */
+        r->buckets[i].scheme = sparse_rows ? rows : r->scheme; /* or what the bucket chooses */
         r->buckets[i].view.index = i;
-        if (!rowed)
+        if (!sparse_rows)
             r->lengths[ordinary++] = r->layout->begins[end] - r->layout->begins[first];
         for (uint32_t s = first; s < end; s++)
             r->bucket_of[s] = i;
@@ -254,7 +256,7 @@ tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like) {
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "the layout has %u segments with rows, each of them a bucket, but there "
                         "can be at most %d buckets; join some, or use several reducers",
-                        r->layout->nrowed, TAM_BUCKETS_MAX);
+                        r->layout->nrow_segments, TAM_BUCKETS_MAX);
     TAM_TRY(open_arrays(r));
     assign(r, ranges);
     tam_buckets_budget_first(r);
@@ -268,7 +270,7 @@ tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like) {
     TAM_TRY(open_staging(r));
     TAM_TRY(open_result(r));
     tam_buckets_budget(r);
-    return tam_undo_open(r);
+    return tam_rollback_open(r);
 }
 
 void tam_buckets_close(tamis_reducer *r) {
@@ -276,7 +278,7 @@ void tam_buckets_close(tamis_reducer *r) {
         close_bucket(&r->buckets[i]);
     if (!tam_reducer_buffers_in_flight(r))
         tam_free(r->staging);
-    tam_free(r->undo);
+    tam_free(r->rollback);
     tam_free(r->values);
     tam_free(r->indices);
     tam_free(r->usual);

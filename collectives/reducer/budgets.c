@@ -13,8 +13,8 @@ bool tam_buckets_by_norm(const tamis_reducer *r) {
            r->traits & TAM_TRAIT_SELECTS;
 }
 
-static bool is_rowed(const tamis_reducer *r, uint32_t bucket) {
-    return tam_segment_rowed(r->layout, r->buckets[bucket].first_segment);
+static bool is_sparse_rows(const tamis_reducer *r, uint32_t bucket) {
+    return tam_segment_has_sparse_rows(r->layout, r->buckets[bucket].first_segment);
 }
 
 /* Divide k among the buckets whose segments have no rows. */
@@ -22,12 +22,12 @@ static void divide_k(tamis_reducer *r, const double *norms) {
     double own[TAM_BUCKETS_MAX];
     uint32_t count = 0, used = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
-        if (!is_rowed(r, i))
+        if (!is_sparse_rows(r, i))
             own[count++] = norms ? norms[i] : 0.0;
     }
     tam_bucket_budgets(r->k, count, r->lengths, norms ? own : NULL, r->budgets + count, r->budgets);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
-        if (!is_rowed(r, i))
+        if (!is_sparse_rows(r, i))
             r->buckets[i].view.whole_k = r->budgets[used++];
     }
 }
@@ -42,7 +42,7 @@ void tam_buckets_budget(tamis_reducer *r) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         b->view.k = tam_node_shard_budget(&b->node_shard, b->view.whole_k);
-        tam_control_aim(&b->control, tam_bucket_aim(b));
+        tam_control_set_target(&b->control, tam_bucket_threshold_k(b));
         if (b->exchanged)
             b->exchange->limit(b->exchanged);
     }
@@ -50,7 +50,7 @@ void tam_buckets_budget(tamis_reducer *r) {
 
 uint64_t tam_bucket_most(const tam_bucket *b, uint64_t k) {
     const tamis_reducer *r = b->reducer;
-    if (b->layout->nrowed > 0) /* it has no budget */
+    if (b->layout->nrow_segments > 0) /* it has no budget */
         return 0;
     return tam_bucket_budget_max(k, b->layout->length, r->layout->ordinary, r->config.bucket_budget,
                                  tam_ordinary_buckets(r));
@@ -88,7 +88,7 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
                         density, (unsigned long long)k, tam_ordinary_buckets(r));
     if (k == r->k)
         return TAMIS_OK;
-    TAM_TRY(r->driver->settle(r));
+    TAM_TRY(r->driver->quiesce(r));
     tam_reducer_set_k(r, k);
     tam_buckets_budget(r);
     return r->driver->reload(r);

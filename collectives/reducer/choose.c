@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange auto: which buckets are dense, and the index codec of the others. Never dense are
- * sparse results, and what a CUDA device computes, which the cost model does not cover.
+ * Exchange auto: which buckets are dense, and the index codec of the others. Sparse output and the
+ * buckets of a CUDA device are never dense, for the cost model does not cover these.
  */
 #include "collectives/reducer/reducer.h"
 
@@ -106,8 +106,8 @@ void tam_buckets_choose(tamis_reducer *r) {
     for (uint32_t i = 0, ordinary = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         b->view.index_codec = r->config.index_codec;
-        if (!tam_segment_rowed(r->layout,
-                               b->first_segment)) /* buckets with rows already have a scheme */
+        if (!tam_segment_has_sparse_rows(
+                r->layout, b->first_segment)) /* buckets with rows already have a scheme */
             choose_scheme(b, r->lengths[ordinary++], &costs);
         b->exchange = r->nranks < r->comm->nranks ? &tam_exchange_hierarchical
                                                   : tam_exchange_flat(b->scheme.exchange);

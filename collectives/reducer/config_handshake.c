@@ -140,7 +140,7 @@ static bool of_layout(int field) {
            field == TAM_FACT_ROWS;
 }
 
-/* The same sentence on every rank. */
+/* Compare the records; the sentence is the same on every rank. */
 static tamis_status compare(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_handshake_failure(records, nranks, "create its reducer"));
     const tam_config_handshake *first = tam_handshake_record(records, 0);

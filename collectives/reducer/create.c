@@ -29,8 +29,8 @@ static tamis_status read_update(tamis_reducer *r, const tamis_update *theirs) {
     r->update = (tamis_update)TAMIS_UPDATE_INIT;
     TAM_TRY(
         tam_struct_copy("tamis_update", &r->update, sizeof r->update, sizeof r->update, theirs));
-    if (tam_update_used(&r->update) <= TAM_UPDATE_match)
-        r->update.match = 0.0;
+    if (tam_update_used(&r->update) <= TAM_UPDATE_norm_matching)
+        r->update.norm_matching = 0.0;
     if (r->update.rule == TAMIS_UPDATE_STEP) {
         const tamis_update none = TAMIS_UPDATE_INIT;
         r->update.beta1 = 0.0;
@@ -232,7 +232,7 @@ void tamis_reducer_destroy(tamis_reducer *r) {
         tam_errors_quiet(true);        /* nobody waits for these steps: do not log their failures */
     if (r->started && r->launched > 0) /* segments that are not ready never will be */
         r->driver->wait(r, tam_clock_ns(), tam_comm_deadline(r->comm));
-    r->driver->settle(r); /* joined steps end first */
+    r->driver->quiesce(r); /* joined steps end first */
     tam_errors_quiet(before);
     if (r->abandoned) {
         tam_log(TAM_WARN, "rank %u: the exchange of a reducer never ended; its memory is not freed",

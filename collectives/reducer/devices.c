@@ -49,7 +49,7 @@ static const char *why_threshold(const tamis_reducer *r) {
 static const char *why_not_by_itself(const tamis_reducer *r) {
     if (!(r->traits & TAM_TRAIT_DEVICE))
         return "the scheme's exchange runs on the host";
-    if (r->layout->nrowed > 0 && r->config.rows_capacity == 0)
+    if (r->layout->nrow_segments > 0 && r->config.rows_capacity == 0)
         return "segments have rows whose lists have no bound (rows_capacity)";
     if (!(r->traits & TAM_TRAIT_SELECTS))
         return "";

@@ -8,7 +8,7 @@
  *     control  thresholds of the next step, from what all ranks know
  *     budget   k of the next step among the buckets
  */
-#include "collectives/reducer/undo.h"
+#include "collectives/reducer/rollback.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ static float divisor(const tamis_reducer *r, double scale) {
 }
 
 float tam_divisor(const tamis_reducer *r) {
-    return divisor(r, tam_update_scale(r, &r->match));
+    return divisor(r, tam_update_scale(r, &r->norm_matching));
 }
 
 static bool learns(const tam_bucket *b) {
@@ -44,7 +44,7 @@ tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad
 static tamis_status skip(tamis_reducer *r, const char *where) {
     r->count = 0;
     r->now.skipped = 1;
-    r->now.update_scale = tam_update_scale(r, &r->match);
+    r->now.update_scale = tam_update_scale(r, &r->norm_matching);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         tam_outcome *out = &b->view.out;
@@ -79,9 +79,9 @@ static uint64_t drop(tam_bucket *b) {
     const tam_outcome *out = &b->view.out;
     uint64_t bad = b->exchange->drop(b->exchanged);
     if (bad > 0 && out->sent.indices != out->local.indices) /* some were not sent by this rank */
-        tam_undo_lose(b->reducer, TAM_WAY_DROPPED);
+        tam_rollback_invalidate(b->reducer, TAM_ROLLBACK_DROPPED);
     if (bad > 0)
-        tam_undo_drop(b);
+        tam_rollback_drop(b);
     return bad;
 }
 
@@ -227,29 +227,30 @@ static tamis_status apply_all(tamis_reducer *r) {
 }
 
 /* The scale of this step includes what it taught; a skipped step teaches nothing. */
-static tam_match scale_result(tamis_reducer *r) {
-    tam_match match = tam_update_matches(r) ? tam_update_learn(r) : r->match;
-    r->now.update_scale = tam_update_scale(r, &match);
+static tam_norm_matching scale_result(tamis_reducer *r) {
+    tam_norm_matching norm_matching =
+        tam_update_has_norm_matching(r) ? tam_update_learn(r) : r->norm_matching;
+    r->now.update_scale = tam_update_scale(r, &norm_matching);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         r->buckets[i].view.divisor = divisor(r, r->now.update_scale);
-    return match;
+    return norm_matching;
 }
 
 static tamis_status decide(tamis_reducer *r) {
     uint64_t bad = 0;
     add_up(r);
-    TAM_TRY(tam_undo_record(r));
+    TAM_TRY(tam_rollback_record(r));
     if (r->now.skipped)
         return skip_bad_gradients(r);
-    tam_match match = scale_result(r);
+    tam_norm_matching norm_matching = scale_result(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         bad += drop(&r->buckets[i]);
     r->now.nonfinite += bad;
     if (bad > 0 && r->config.nonfinite != TAMIS_NONFINITE_DROP) {
-        TAM_TRY(tam_undo_skip(r));
+        TAM_TRY(tam_rollback_skip(r));
         return skip(r, "in the sum over ranks");
     }
-    r->match = match;
+    r->norm_matching = norm_matching;
     return apply_all(r);
 }
 

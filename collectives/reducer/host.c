@@ -3,7 +3,7 @@
  * The host drives the step: accumulate on the caller's thread, the rest as a job of the
  * communicator (job.c). For every device, over every transport, with every exchange.
  */
-#include "collectives/reducer/undo.h"
+#include "collectives/reducer/rollback.h"
 
 static tamis_status host_open(tam_bucket *b) {
     return b->exchange->open(&b->view, &b->exchanged);
@@ -37,7 +37,7 @@ static tamis_status host_accumulate(tam_bucket *b, void *stream) {
     tam_accumulated seen;
     TAM_TRY(r->device->follow(b->view.kernels, stream));
     TAM_TRY(r->device->accumulate(b->view.kernels, &b->view.target, &seen));
-    tam_undo_pass(b, b->view.target.decay);
+    tam_rollback_pass(b, b->view.target.decay);
     tam_phase_end(r, TAMIS_PHASE_ACCUMULATE, b->view.index, begin_ns, &b->early_s);
     b->view.early_nonfinite += seen.nonfinite;
     b->view.pending = true;
@@ -53,7 +53,7 @@ static uint64_t count_ordinary(const tamis_reducer *r) {
     uint64_t count = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket *b = &r->buckets[i];
-        count += b->layout->nrowed > 0 ? 0 : b->view.out.result.count;
+        count += b->layout->nrow_segments > 0 ? 0 : b->view.out.result.count;
     }
     return count;
 }
@@ -146,7 +146,7 @@ const tam_driver tam_driver_host = {
     .join = host_join,
     .outcome = host_outcome,
     .look = host_look,
-    .settle = host_keep,
+    .quiesce = host_keep,
     .reload = host_keep,
     .result = host_result,
 };

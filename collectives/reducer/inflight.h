@@ -36,7 +36,7 @@ tam_inflight *tam_inflight_of(tam_inflight_ring *inflight, uint64_t serial);
 /** Wait for the oldest step in flight and take its report. The reducer is then at the next step. */
 tamis_status tam_inflight_retire(tamis_reducer *r);
 
-/** The same for a joined step: if only the step is lost, that was logged and OK is returned. */
+/** Retire a joined step: if only the step is lost, that was logged and OK is returned. */
 tamis_status tam_inflight_retire_joined(tamis_reducer *r);
 
 /** All steps up to this one. @return the first failure */

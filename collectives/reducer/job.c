@@ -10,7 +10,7 @@
  *
  * The job of the last bucket ends the step for all (finish.c).
  */
-#include "collectives/reducer/undo.h"
+#include "collectives/reducer/rollback.h"
 
 static bool has(const tam_bucket *b, uint32_t trait) {
     return b->exchange->traits & trait;
@@ -22,7 +22,7 @@ tamis_status tam_step_accumulate(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     uint64_t begin_ns = tam_clock_ns();
     TAM_TRY(b->exchange->accumulate(b->exchanged));
-    tam_undo_pass(b, b->view.target.decay);
+    tam_rollback_pass(b, b->view.target.decay);
     if (r->config.update)
         r->passes = b->pass; /* the same for all buckets of a step */
     tam_phase_end(r, TAMIS_PHASE_ACCUMULATE, b->view.index, begin_ns, &b->now.accumulate_s);

@@ -19,7 +19,7 @@
 #include "lib/base/options.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
-#include "lib/policy/match.h"
+#include "lib/policy/norm_matching.h"
 #include "lib/policy/node_shard.h"
 
 /** What all ranks must have in common: facts, named in config_handshake.c; the options follow
@@ -55,7 +55,7 @@ typedef struct tam_config_handshake {
 
 typedef struct tam_inflight_ring tam_inflight_ring; /* inflight.h */
 
-typedef struct tam_undo tam_undo; /* undo.h */
+typedef struct tam_rollback tam_rollback; /* rollback.h */
 
 /** Seconds that a bucket has taken in the step under way. */
 typedef struct tam_bucket_times {
@@ -81,8 +81,8 @@ typedef struct tam_bucket {
 
     double *min_keys;         /* [nranks] */
     uint32_t *group_selected; /* [ngroups] */
-    size_t undo_at;           /* byte of reducer->undo where its list begins */
-    size_t undo_capacity;     /* entries that the list can hold */
+    size_t rollback_at;       /* byte of reducer->rollback where its list begins */
+    size_t rollback_capacity; /* entries that the list can hold */
 
     uint32_t unready;        /* segments of this step that are not ready yet */
     bool begun;              /* the residual has decayed and holds micro-batches of the next step */
@@ -118,8 +118,8 @@ typedef struct tam_driver {
     tamis_status (*outcome)(tamis_reducer *r, uint32_t back, int *applied);
     /** Retire joined steps that have ended; never waits. */
     void (*look)(tamis_reducer *r);
-    /** settle waits for joined steps and copies their state to the host; reload copies it back. */
-    tamis_status (*settle)(tamis_reducer *r);
+    /** quiesce waits for joined steps and copies their state to the host; reload copies it back. */
+    tamis_status (*quiesce)(tamis_reducer *r);
     tamis_status (*reload)(tamis_reducer *r);
     void (*result)(const tamis_reducer *r, tamis_result *out);
 } tam_driver;
@@ -131,7 +131,7 @@ struct tamis_reducer {
     tamis_comm *comm;
     uint64_t serial; /* among the reducers of the communicator, from 1 */
     uint64_t
-        origin; /* that of the reducer that it was moved from; or its own, which no other has */
+        origin; /* that of the reducer that it was migrated from; or its own, which no other has */
     tamis_layout *layout;
     tamis_reducer_config config; /* defaults resolved */
     tam_scheme scheme;
@@ -151,11 +151,11 @@ struct tamis_reducer {
     float *acc;               /* residual between steps */
     tamis_update update;      /* config.update points here, or is NULL */
     bool scale_follows;       /* update.scale is the one advised for the density */
-    tam_match match;          /* update.match: what the scale follows from */
-    float *first, *second;    /* update mode: moments that the rule has, else NULL */
-    uint64_t passes;          /* that the moments have seen */
-    float *staging;           /* [most that any bucket's exchange needs] buckets take turns */
-    uint32_t *indices;        /* [sum of result_max] joined result of several buckets; else NULL */
+    tam_norm_matching norm_matching; /* update.norm_matching: what the scale follows from */
+    float *first, *second;           /* update mode: moments that the rule has, else NULL */
+    uint64_t passes;                 /* that the moments have seen */
+    float *staging;    /* [most that any bucket's exchange needs] buckets take turns */
+    uint32_t *indices; /* [sum of result_max] joined result of several buckets; else NULL */
     float *values;
     uint64_t *lengths,
         *budgets;       /* [nbuckets] of those that share k; the latter twice, as scratch */
@@ -181,13 +181,13 @@ struct tamis_reducer {
     bool abandoned, has_result, has_norms;
     bool in_graph; /* a graph of the caller holds a step */
     uint64_t step;
-    tam_undo *undo;     /* how to take the last step back */
-    uint64_t synced_ns; /* end of the previous exchange, at about the same time on all ranks */
-    uint64_t ended_ns;  /* end of the previous step's last exchange; 0: unknown */
-    uint32_t busy_us;   /* from there to the launch of the last bucket; 0: unknown */
-    size_t count;       /* of the result */
-    tamis_stats now;    /* of the step under way */
-    tamis_stats stats;  /* of the last finished step */
+    tam_rollback *rollback; /* how to roll the last step back */
+    uint64_t synced_ns;     /* end of the previous exchange, at about the same time on all ranks */
+    uint64_t ended_ns;      /* end of the previous step's last exchange; 0: unknown */
+    uint32_t busy_us;       /* from there to the launch of the last bucket; 0: unknown */
+    size_t count;           /* of the result */
+    tamis_stats now;        /* of the step under way */
+    tamis_stats stats;      /* of the last finished step */
 };
 
 /** Whether the job accumulates the gradient, not the launch before it. */
@@ -198,13 +198,13 @@ static inline bool tam_bucket_waits(const tam_bucket *b) {
 
 /** The number of entries that thresholds are learned for. A shard may get none of a small k; it
  * then learns for one. */
-static inline uint64_t tam_bucket_aim(const tam_bucket *b) {
+static inline uint64_t tam_bucket_threshold_k(const tam_bucket *b) {
     return b->view.k > 0 ? b->view.k : 1;
 }
 
 /** Buckets that share k. */
 static inline uint32_t tam_ordinary_buckets(const tamis_reducer *r) {
-    return r->nbuckets - r->layout->nrowed;
+    return r->nbuckets - r->layout->nrow_segments;
 }
 
 /** Entries that a bucket is to send in the next step. */
@@ -270,13 +270,13 @@ tamis_status tam_refuse(const tamis_reducer *r, const char *call);
 bool tam_update_masks(const tamis_reducer *r);
 /** Update mode: set what the rule needs in the next pass, and this bucket's moments, in the
  * bucket's target, which is otherwise complete. */
-void tam_update_aim(tam_bucket *b);
-/** Whether there is an update.match. */
-bool tam_update_matches(const tamis_reducer *r);
-/** update.match: what the norms of this step, whose sums are there, make of r->match; and the scale
- * that follows. Without it that of the update, or 1. */
-tam_match tam_update_learn(const tamis_reducer *r);
-double tam_update_scale(const tamis_reducer *r, const tam_match *match);
+void tam_update_set_target(tam_bucket *b);
+/** Whether there is an update.norm_matching. */
+bool tam_update_has_norm_matching(const tamis_reducer *r);
+/** update.norm_matching: what the norms of this step, whose sums are there, make of
+ * r->norm_matching; and the scale that follows. Without it that of the update, or 1. */
+tam_norm_matching tam_update_learn(const tamis_reducer *r);
+double tam_update_scale(const tamis_reducer *r, const tam_norm_matching *norm_matching);
 double tam_update_scale_most(const tamis_reducer *r);
 
 /** config_handshake.c: fill in what this reducer compares, except what its buckets choose. */
@@ -354,7 +354,7 @@ tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad
  * @param bucket  TAMIS_NO_BUCKET: the whole step. @return now */
 uint64_t tam_phase_end(const tamis_reducer *r, tamis_phase phase, uint32_t bucket,
                        uint64_t begin_ns, double *seconds);
-/** The same for a phase that ended at `end_ns`. */
+/** Record a phase that ended at `end_ns`. */
 void tam_phase_record(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t begin_ns,
                       uint64_t end_ns, double *seconds);
 /** Notify the listener of a phase of any step; adds to no statistics. */

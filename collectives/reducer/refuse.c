@@ -46,7 +46,7 @@ static bool sparse_and_order(const tamis_reducer *r) {
 /* Who drives is settled later, by the same conditions (devices.c). */
 static bool host_and_order(const tamis_reducer *r) {
     return sums_otherwise(r) && (r->config.device == TAMIS_DEVICE_CPU ||
-                                 !r->comm->transport->stream || r->layout->nrowed > 0);
+                                 !r->comm->transport->stream || r->layout->nrow_segments > 0);
 }
 
 static bool sums_of_pairs(const tamis_reducer *r) {
@@ -70,7 +70,7 @@ static bool nodes_and_scheme(const tamis_reducer *r) {
 }
 
 static bool nodes_and_rows(const tamis_reducer *r) {
-    return by_nodes(r) && r->layout->nrowed > 0;
+    return by_nodes(r) && r->layout->nrow_segments > 0;
 }
 
 static bool dense_and_capacity(const tamis_reducer *r) {
@@ -82,7 +82,7 @@ static bool update_and_dense(const tamis_reducer *r) {
 }
 
 static bool update_and_rows(const tamis_reducer *r) {
-    return r->config.update && r->layout->nrowed > 0;
+    return r->config.update && r->layout->nrow_segments > 0;
 }
 
 static bool update_and_nodes(const tamis_reducer *r) {
@@ -114,7 +114,7 @@ static bool on_device(const tamis_reducer *r) {
 }
 
 static bool has_rows(const tamis_reducer *r) {
-    return r->layout->nrowed > 0;
+    return r->layout->nrow_segments > 0;
 }
 
 static bool has_moments(const tamis_reducer *r) {
@@ -129,7 +129,7 @@ static const char create[] = "tamis_reducer_create";
 static const char start[] = "tamis_reducer_start";
 static const char accumulate[] = "tamis_reducer_accumulate";
 static const char local[] = "tamis_local_create";
-static const char move[] = "tamis_reducer_move";
+static const char migrate[] = "tamis_reducer_migrate";
 static const char set_density[] = "tamis_reducer_set_density";
 
 static const struct row {
@@ -213,7 +213,7 @@ static const struct row {
     {{0, local, "local steps", "ranks_per_node",
       "use a communicator of one rank of each node; the ranks of a node train as one"},
      by_nodes},
-    {{0, move, "fewer ranks", "ranks_per_node",
+    {{0, migrate, "fewer ranks", "ranks_per_node",
       "the shards of a node whose rank is gone are lost for all; start again from saved states"},
      by_nodes},
     {{0, set_density, "another density", "scheme dense or quantized", "it sends everything"},

@@ -100,8 +100,8 @@ void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot) {
     snapshot_row *rows = rows_in(snapshot);
     double *levels = levels_in(r, snapshot);
     *(tam_run_position *)snapshot = (tam_run_position){
-        r->step,      r->stats.steps, r->stats.rescans_total, r->stats.wire_bytes_total, r->k,
-        r->has_norms, r->match};
+        r->step, r->stats.steps, r->stats.rescans_total, r->stats.wire_bytes_total,
+        r->k,    r->has_norms,   r->norm_matching};
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket *b = &r->buckets[i];
         uint32_t ngroups = r->acc ? b->division.grid.ngroups : 0;
@@ -128,7 +128,7 @@ tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, co
             TAMIS_E_FORMAT,
             "%s: its density was set to %llu entries per step, which this reducer cannot send",
             where, (unsigned long long)position->k);
-    if (!tam_match_valid(position->match))
+    if (!tam_norm_matching_valid(position->norm_matching))
         return tam_fail(TAMIS_E_FORMAT, "%s: its norms of updates are impossible", where);
     for (uint32_t i = 0; i < r->nbuckets && r->acc; i++) {
         if (!parts_valid(&r->buckets[i], parts_in(r, snapshot, i)))
@@ -175,7 +175,7 @@ static void take_position(tamis_reducer *r, const tam_run_position *position) {
     r->stats.length = r->layout->length;
     r->stats.rescans_total = position->rescans_total;
     r->stats.wire_bytes_total = position->wire_bytes_total;
-    r->match = position->match;
+    r->norm_matching = position->norm_matching;
 }
 
 void tam_snapshot_take(tamis_reducer *r, const void *snapshot, uint64_t ngroups, bool foreign) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Control of a reducer at one time: all that determines the next step, except residual and moments.
- * A state holds two snapshots, the current one and the one before the last step (undo.h).
+ * A state holds two snapshots, the current one and the one before the last step (rollback.h).
  *
  *     | position | a row per bucket | levels: double[groups] | parts |
  *
@@ -17,7 +17,7 @@
 typedef struct tam_run_position {
     uint64_t step, steps, rescans_total, wire_bytes_total;
     uint64_t k, has_norms;
-    tam_match match;
+    tam_norm_matching norm_matching;
 } tam_run_position;
 
 /** Groups whose levels are kept; scheme dense keeps none. */

@@ -112,7 +112,7 @@ static void withdraw_addresses(tamis_reducer *r) {
     r->naddresses = kept;
 }
 
-/* The same for all segments that are not ready; sorts once, for there may be many. */
+/* Add the addresses of all segments that are not ready; sorts once, for there may be many. */
 static tamis_status add_other_addresses(tamis_reducer *r, void *const *grads) {
     tamis_status status = TAMIS_OK;
     leave_usual_addresses(r);
@@ -225,13 +225,14 @@ static tamis_status check_flat(const tamis_reducer *r, const tamis_step *step) {
 
 /* -- begin and launch ------------------------------------------------------------------------- */
 
-/* Aim a bucket at its part of the gradient. Rows are exact, late ones too: they do not decay. */
-static void aim(tam_bucket *b, const tamis_step *step) {
+/* Set a bucket's target: its part of the gradient. Rows are exact, late ones too: they do not
+ * decay. */
+static void set_target(tam_bucket *b, const tamis_step *step) {
     TAM_FENV_HELD();
     const tamis_reducer *r = b->reducer;
     tam_bucket_view *v = &b->view;
     size_t bytes = tam_type_bytes(r->config.grad_dtype);
-    bool decays = !b->begun && b->layout->nrowed == 0;
+    bool decays = !b->begun && b->layout->nrow_segments == 0;
     v->step = r->step;
     v->divisor = tam_divisor(r);
     v->target = (tam_accumulate){
@@ -249,7 +250,7 @@ static void aim(tam_bucket *b, const tamis_step *step) {
         .thresholds = b->control.thresholds,
     };
     if (r->config.update)
-        tam_update_aim(b);
+        tam_update_set_target(b);
 }
 
 static void begin(tamis_reducer *r, const tamis_step *step) {
@@ -261,7 +262,7 @@ static void begin(tamis_reducer *r, const tamis_step *step) {
         b->now = (tam_bucket_times){0};
         b->view.out = (tam_outcome){.selected = b->view.out.selected, .means = b->view.out.means};
         b->unready = b->layout->nsegments;
-        aim(b, step);
+        set_target(b, step);
     }
     r->given = *step;
     r->launched = 0;
@@ -300,7 +301,8 @@ static bool record_launch(tamis_reducer *r, tamis_status *status) {
     return more;
 }
 
-/* Of a bucket whose segments are ready: by what ranks apply alike what they have exchanged. */
+/* The hash, for a bucket whose segments are ready, of what ranks use to apply in the same way
+ * what they have exchanged. */
 static uint64_t hash_agreed(const tam_bucket *b) {
     const tamis_step *step = &b->reducer->given;
     uint64_t words[2] = {step->agreed, 0};
@@ -448,7 +450,7 @@ tamis_status tamis_reducer_accumulate(tamis_reducer *r, const tamis_step *step) 
     tamis_status status = TAMIS_OK;
     for (uint32_t i = 0; i < r->nbuckets && status == TAMIS_OK; i++) {
         tam_bucket *b = &r->buckets[i];
-        aim(b, &own);
+        set_target(b, &own);
         b->view.target.thresholds = b->never;
         status = r->driver->accumulate(b, own.stream);
         b->begun = b->begun || status == TAMIS_OK;

@@ -17,7 +17,7 @@
 #ifdef TAM_HAVE_CUDA
 
 #include "collectives/reducer/stream.h"
-#include "collectives/reducer/undo.h"
+#include "collectives/reducer/rollback.h"
 
 /* -- start, wait, join ------------------------------------------------------------------------ */
 
@@ -53,7 +53,7 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
     tamis_reducer *r = b->reducer;
     tam_inflight_ring *s = r->inflight;
     uint64_t serial, begin_ns = tam_clock_ns();
-    tam_undo_lose(r, TAM_WAY_NONE); /* only the device knows what it applies */
+    tam_rollback_invalidate(r, TAM_ROLLBACK_NONE); /* only the device knows what it applies */
     if (tam_stream_is_first(b) && s->serial - s->retired == TAM_CUDA_STEPS)
         TAM_TRY(tam_inflight_retire_joined(r));
     if (tam_stream_is_first(b)) {
@@ -77,7 +77,7 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
 }
 
 static tamis_status stream_accumulate(tam_bucket *b, void *caller) {
-    tam_undo_lose(b->reducer, TAM_WAY_NONE);
+    tam_rollback_invalidate(b->reducer, TAM_ROLLBACK_NONE);
     return tam_cuda_step_accumulate(b->reducer->inflight->steps[b->view.index], &b->view.target,
                                     caller);
 }
@@ -135,29 +135,29 @@ static void stream_look(tamis_reducer *r) {
 
 /* -- state ------------------------------------------------------------------------------------ */
 
-static tamis_status settle_bucket(tam_bucket *b) {
+static tamis_status quiesce_bucket(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     tam_cuda_past past;
     TAM_TRY(tam_cuda_step_save(r->inflight->steps[b->view.index], &past));
     r->step = past.number;
     b->view.last_result = past.last_result;
     b->view.early_nonfinite = past.early_nonfinite;
-    if (!tam_stream_selects(b) || tam_stream_is_rowed(b))
+    if (!tam_stream_selects(b) || tam_stream_is_sparse_rows(b))
         return TAMIS_OK;
     b->view.whole_k = past.k;
     b->view.k = tam_node_shard_budget(&b->node_shard, past.k);
     r->norms[b->view.index] = past.norm;
     r->has_norms = past.has_norms;
-    r->match = past.match;
+    r->norm_matching = past.norm_matching;
     return TAMIS_OK;
 }
 
-static tamis_status stream_settle(tamis_reducer *r) {
+static tamis_status stream_quiesce(tamis_reducer *r) {
     /* its status is ignored: a state can be saved after the communicator is lost */
     tam_inflight_retire_until(r, r->inflight->serial);
     tam_inflight_poll_replays(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
-        TAM_TRY(settle_bucket(&r->buckets[i]));
+        TAM_TRY(quiesce_bucket(&r->buckets[i]));
     return TAMIS_OK;
 }
 
@@ -171,8 +171,8 @@ static tamis_status reload_bucket(const tam_bucket *b) {
         .early_nonfinite = b->view.early_nonfinite,
         .norm = r->norms[b->view.index],
         .has_norms = r->has_norms,
-        .match = r->match,
-        .scale = tam_update_scale(r, &r->match),
+        .norm_matching = r->norm_matching,
+        .scale = tam_update_scale(r, &r->norm_matching),
     };
     return tam_cuda_step_load(r->inflight->steps[b->view.index], tam_stream_config(b), &past);
 }
@@ -236,7 +236,7 @@ const tam_driver tam_driver_stream = {
     .join = stream_join,
     .outcome = stream_outcome,
     .look = stream_look,
-    .settle = stream_settle,
+    .quiesce = stream_quiesce,
     .reload = stream_reload,
     .result = stream_result,
 };

@@ -13,8 +13,8 @@ static inline bool tam_stream_selects(const tam_bucket *b) {
     return b->exchange->traits & TAM_TRAIT_SELECTS;
 }
 
-static inline bool tam_stream_is_rowed(const tam_bucket *b) {
-    return b->layout->nrowed > 0;
+static inline bool tam_stream_is_sparse_rows(const tam_bucket *b) {
+    return b->layout->nrow_segments > 0;
 }
 
 static inline bool tam_stream_is_first(const tam_bucket *b) {
@@ -30,8 +30,8 @@ static inline bool tam_stream_in_nodes(const tam_bucket *b) {
     return b->node_shard.nlocal > 1;
 }
 
-/** Buckets may be configured alike and have packets of the same size for another density, so k is
- * part of what their headers tell. */
+/** Buckets may have the same configuration and packets of the same size for another density, so k
+ * is part of what their headers tell. */
 static inline uint64_t tam_stream_config(const tam_bucket *b) {
     return b->view.config_hash + b->reducer->k;
 }
@@ -52,11 +52,11 @@ uint64_t tam_stream_wire_bytes(const tam_bucket *b);
 /** The collectives of a bucket's step, and the phases between them. */
 tam_cuda_enqueue tam_stream_enqueue_of(const tam_bucket *b);
 
-/** Sizes for the present k, rehearsed and captured. Collective. */
+/** Sizes for the present k, warmed up and captured. Collective. */
 tamis_status tam_stream_arm(tamis_reducer *r);
 
-/** The same before a step, if k has outgrown the sizes there are, or is well below them. On ranks
- * that call it while others do not, it fails, as does the step of those. */
+/** Adapt the sizes before a step, if k has outgrown the sizes there are, or is well below them. On
+ * ranks that call it while others do not, it fails, as does the step of those. */
 tamis_status tam_stream_rearm(tamis_reducer *r, void *caller);
 
 #endif

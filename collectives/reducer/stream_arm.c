@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The collectives of steps that the device runs by itself: enqueued, rehearsed, captured. Their
+ * The collectives of steps that the device runs by itself: enqueued, warmed up, captured. Their
  * sizes follow from k, in grains, so that most changes of the density change no size:
  *
  *     k                 1000 .. 1024 | 1025 .. 1088 | 1089 .. 1152 | ...
@@ -17,55 +17,59 @@
 
 /* -- collectives ------------------------------------------------------------------------------ */
 
-static tamis_status gather_packets(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->allgather(comm->self, &mail->among, mail->packet_bytes,
-                                              mail->packets, mail->stream);
+static tamis_status gather_packets(const tamis_comm *comm, const tam_cuda_comm_buffers *buffers) {
+    return comm->transport->stream->allgather(comm->self, &buffers->among, buffers->packet_bytes,
+                                              buffers->packets, buffers->stream);
 }
 
-static tamis_status bring_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->alltoall(comm->self, &mail->among, mail->values,
-                                             mail->shard_bytes, mail->shards, mail->stream);
+static tamis_status bring_values(const tamis_comm *comm, const tam_cuda_comm_buffers *buffers) {
+    return comm->transport->stream->alltoall(comm->self, &buffers->among, buffers->values,
+                                             buffers->shard_bytes, buffers->shards,
+                                             buffers->stream);
 }
 
-static tamis_status gather_sums(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->allgather(comm->self, &mail->among, mail->sum_bytes, mail->sums,
-                                              mail->stream);
+static tamis_status gather_sums(const tamis_comm *comm, const tam_cuda_comm_buffers *buffers) {
+    return comm->transport->stream->allgather(comm->self, &buffers->among, buffers->sum_bytes,
+                                              buffers->sums, buffers->stream);
 }
 
 static tamis_status enqueue(void *context, tam_cuda_step *step) {
     const tamis_comm *comm = context;
-    const tam_cuda_mail *mail = tam_cuda_step_mail(step);
-    TAM_TRY(gather_packets(comm, mail));
+    const tam_cuda_comm_buffers *buffers = tam_cuda_step_buffers(step);
+    TAM_TRY(gather_packets(comm, buffers));
     TAM_TRY(tam_cuda_step_union(step));
-    if (mail->shard_bytes == 0)
+    if (buffers->shard_bytes == 0)
         return TAMIS_OK;
-    TAM_TRY(bring_values(comm, mail));
+    TAM_TRY(bring_values(comm, buffers));
     TAM_TRY(tam_cuda_step_add(step));
-    return gather_sums(comm, mail);
+    return gather_sums(comm, buffers);
 }
 
-static tamis_status sum_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->allreduce(comm->self, (const float *)(const void *)mail->values,
-                                              comm->nranks * mail->shard_bytes / sizeof(float),
-                                              (float *)(void *)mail->shards, mail->stream);
+static tamis_status sum_values(const tamis_comm *comm, const tam_cuda_comm_buffers *buffers) {
+    return comm->transport->stream->allreduce(comm->self,
+                                              (const float *)(const void *)buffers->values,
+                                              comm->nranks * buffers->shard_bytes / sizeof(float),
+                                              (float *)(void *)buffers->shards, buffers->stream);
 }
 
-static tamis_status carry_leg(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg) {
-    static tamis_status (*const legs[TAM_CUDA_LEGS])(const tamis_comm *, const tam_cuda_mail *) = {
+static tamis_status enqueue_comm(void *context, const tam_cuda_comm_buffers *buffers,
+                                 tam_cuda_comm_phase phase) {
+    static tamis_status (*const phases[TAM_CUDA_COMM_PHASES])(const tamis_comm *,
+                                                              const tam_cuda_comm_buffers *) = {
         [TAM_CUDA_PACKETS] = gather_packets,
         [TAM_CUDA_SHARDS] = bring_values,
         [TAM_CUDA_SUMS] = gather_sums,
         [TAM_CUDA_VALUES] = sum_values,
     };
-    return legs[leg](context, mail);
+    return phases[phase](context, buffers);
 }
 
 static tamis_status enqueue_dense(void *context, tam_cuda_step *step) {
-    return tam_cuda_dense_reduce(step, carry_leg, context);
+    return tam_cuda_dense_reduce(step, enqueue_comm, context);
 }
 
 static tamis_status enqueue_in_nodes(void *context, tam_cuda_step *step) {
-    return tam_cuda_node_exchange(step, carry_leg, enqueue, context);
+    return tam_cuda_node_exchange(step, enqueue_comm, enqueue, context);
 }
 
 tam_cuda_enqueue tam_stream_enqueue_of(const tam_bucket *b) {
@@ -75,36 +79,36 @@ tam_cuda_enqueue tam_stream_enqueue_of(const tam_bucket *b) {
 }
 
 /* The collectives of a step with nothing between them. */
-static tamis_status rehearse(void *context, tam_cuda_step *step) {
-    const tam_cuda_mail *mail = tam_cuda_step_mail(step);
-    TAM_TRY(gather_packets(context, mail));
-    if (mail->shard_bytes == 0)
+static tamis_status warm_up(void *context, tam_cuda_step *step) {
+    const tam_cuda_comm_buffers *buffers = tam_cuda_step_buffers(step);
+    TAM_TRY(gather_packets(context, buffers));
+    if (buffers->shard_bytes == 0)
         return TAMIS_OK;
-    TAM_TRY(bring_values(context, mail));
-    return gather_sums(context, mail);
+    TAM_TRY(bring_values(context, buffers));
+    return gather_sums(context, buffers);
 }
 
-static tamis_status rehearse_dense(void *context, tam_cuda_step *step) {
-    return tam_cuda_dense_rehearse(step, carry_leg, context);
+static tamis_status warm_up_dense(void *context, tam_cuda_step *step) {
+    return tam_cuda_dense_warm_up(step, enqueue_comm, context);
 }
 
-static tamis_status rehearse_in_nodes(void *context, tam_cuda_step *step) {
-    return tam_cuda_node_rehearse(step, carry_leg, rehearse, context);
+static tamis_status warm_up_in_nodes(void *context, tam_cuda_step *step) {
+    return tam_cuda_node_warm_up(step, enqueue_comm, warm_up, context);
 }
 
-static tam_cuda_enqueue rehearsal_of(const tam_bucket *b) {
-    return !tam_stream_selects(b)   ? rehearse_dense
-           : tam_stream_in_nodes(b) ? rehearse_in_nodes
-                                    : rehearse;
+static tam_cuda_enqueue warm_up_of(const tam_bucket *b) {
+    return !tam_stream_selects(b)   ? warm_up_dense
+           : tam_stream_in_nodes(b) ? warm_up_in_nodes
+                                    : warm_up;
 }
 
 /* NCCL connects ranks when a size of message first wants it, which must not happen in a capture,
  * ours or the caller's. */
-static tamis_status rehearse_bucket(const tam_bucket *b) {
+static tamis_status warm_up_bucket(const tam_bucket *b) {
     tamis_comm *comm = b->reducer->comm;
     tam_cuda_step *step = b->reducer->inflight->steps[b->view.index];
     uint64_t late_ns = tam_comm_deadline(comm);
-    tamis_status status = tam_cuda_step_rehearse(step, rehearsal_of(b), comm);
+    tamis_status status = tam_cuda_step_warm_up(step, warm_up_of(b), comm);
     if (status == TAMIS_OK)
         return TAMIS_OK;
     TAM_TRY(comm->transport->stream->poll(comm->self)); /* which knows more, if it has failed */
@@ -116,9 +120,9 @@ static tamis_status rehearse_bucket(const tam_bucket *b) {
                     comm->rank);
 }
 
-static tamis_status rehearse_all(const tamis_reducer *r) {
+static tamis_status warm_up_all(const tamis_reducer *r) {
     for (uint32_t i = 0; i < r->nbuckets; i++)
-        TAM_TRY(rehearse_bucket(&r->buckets[i]));
+        TAM_TRY(warm_up_bucket(&r->buckets[i]));
     return TAMIS_OK;
 }
 
@@ -146,7 +150,7 @@ static tamis_status resize(tamis_reducer *r, uint64_t capacity) {
 tamis_status tam_stream_arm(tamis_reducer *r) {
     uint64_t capacity = capacity_of(r);
     TAM_TRY(resize(r, capacity));
-    TAM_TRY(rehearse_all(r));
+    TAM_TRY(warm_up_all(r));
     for (uint32_t i = 0; i < r->nbuckets && tam_setting_number(TAM_SETTING_GRAPHS) != 0; i++)
         TAM_TRY(tam_cuda_step_capture(r->inflight->steps[i], tam_stream_enqueue_of(&r->buckets[i]),
                                       r->comm));
@@ -155,7 +159,7 @@ tamis_status tam_stream_arm(tamis_reducer *r) {
 }
 
 /* Whether all ranks are about to change the sizes. The packet of the first bucket tells for all. A
- * rehearsal must have the collectives of a step here, for a rank that does not change runs one
+ * warm-up must have the collectives of a step here, for a rank that does not change runs one
  * (that of scheme dense has not; its density does not change). */
 static tamis_status agree(tamis_reducer *r, void *caller) {
     const tam_bucket *b = &r->buckets[0];
@@ -165,11 +169,11 @@ static tamis_status agree(tamis_reducer *r, void *caller) {
         .last_result = b->view.last_result,
     };
     TAM_TRY(tam_cuda_step_announce(tam_stream_leader(r), caller, &due));
-    TAM_TRY(rehearse_all(r));
+    TAM_TRY(warm_up_all(r));
     return tam_cuda_step_check_announced(tam_stream_leader(r), &due);
 }
 
-/* The others have begun the step, or will: there is no way back. */
+/* The others have begun the step, or will: it cannot be abandoned. */
 static tamis_status change_sizes(tamis_reducer *r, void *caller) {
     TAM_TRY(agree(r, caller));
     tamis_status status = tam_stream_arm(r);

@@ -14,17 +14,18 @@
 
 /* -- what is sent ----------------------------------------------------------------------------- */
 
-/* Of a step, or of a piece of it. What a sum of the transport's own sends is not known; this is
- * what a ring would. */
-static uint64_t bytes_of_mail(const tam_cuda_mail *mail) {
-    return (mail->among.count - 1) * (mail->packet_bytes + mail->shard_bytes + mail->sum_bytes);
+/* Bytes sent in a step, or for a piece of it. What a sum of the transport's own sends is not known;
+ * this is what a ring would. */
+static uint64_t bytes_of_buffers(const tam_cuda_comm_buffers *buffers) {
+    return (buffers->among.count - 1) *
+           (buffers->packet_bytes + buffers->shard_bytes + buffers->sum_bytes);
 }
 
 static uint64_t bytes_of_pieces(const tam_cuda_step *step) {
     uint64_t bytes = 0;
     for (uint32_t p = 0; p < tam_cuda_dense_pieces(step); p++) {
-        tam_cuda_mail mail = tam_cuda_dense_mail(step, p);
-        bytes += bytes_of_mail(&mail);
+        tam_cuda_comm_buffers buffers = tam_cuda_dense_buffers(step, p);
+        bytes += bytes_of_buffers(&buffers);
     }
     return bytes;
 }
@@ -32,7 +33,7 @@ static uint64_t bytes_of_pieces(const tam_cuda_step *step) {
 uint64_t tam_stream_wire_bytes(const tam_bucket *b) {
     const tam_cuda_step *step = b->reducer->inflight->steps[b->view.index];
     uint64_t inside = tam_stream_in_nodes(b) ? tam_cuda_node_bytes(step) : 0;
-    return tam_stream_selects(b) ? bytes_of_mail(tam_cuda_step_mail(step)) + inside
+    return tam_stream_selects(b) ? bytes_of_buffers(tam_cuda_step_buffers(step)) + inside
                                  : bytes_of_pieces(step);
 }
 
@@ -65,7 +66,7 @@ static tam_cuda_capacity capacity_of(const tam_bucket *b, tamis_index_codec inde
 
 tamis_status tam_stream_resize(const tam_bucket *b, uint64_t k) {
     const tamis_reducer *r = b->reducer;
-    if (!tam_stream_selects(b) || tam_stream_is_rowed(b))
+    if (!tam_stream_selects(b) || tam_stream_is_sparse_rows(b))
         return TAMIS_OK;
     const tam_cuda_capacity capacity = capacity_of(b, b->view.index_codec, tam_bucket_most(b, k));
     return tam_cuda_step_resize(r->inflight->steps[b->view.index], &capacity);
@@ -82,7 +83,7 @@ static tam_cuda_span span_of(const tam_division *division, uint64_t step, uint32
 static tam_cuda_whole whole_of(const tamis_reducer *r) {
     return (tam_cuda_whole){
         .nbuckets = r->nbuckets,
-        .nrowed = r->layout->nrowed,
+        .nrow_segments = r->layout->nrow_segments,
         .by_norm = tam_buckets_by_norm(r),
         .lengths = r->lengths,
     };
@@ -94,7 +95,7 @@ static tam_cuda_update update_of(const tam_bucket *b) {
         .moments = r->first || r->second,
         .corrects = r->second != NULL,
         .masked = b->view.masked,
-        .match = tam_update_matches(r) ? r->update.match : 0.0,
+        .norm_matching = tam_update_has_norm_matching(r) ? r->update.norm_matching : 0.0,
         .scale_most = tam_update_scale_most(r),
     };
 }
@@ -157,7 +158,7 @@ static tam_cuda_codecs indices_of(const tam_bucket *b, const tam_packets *packet
     };
 }
 
-/* The same bytes in packets as where the host drives, and the same blocks of values. */
+/* As many bytes in packets as where the host drives, and the same blocks of values. */
 static tam_cuda_codecs codecs_of(const tam_bucket *b, const tam_strided *parts) {
     const tamis_reducer_config *c = &b->reducer->config;
     const tam_packets packets = tam_sparse_packets(&b->view);
@@ -249,7 +250,7 @@ static tamis_status open_step(tam_bucket *b, tables *t) {
     plan.with_values = tam_scheme_sends_selected(b->scheme);
     plan.dense_output = r->config.output == TAMIS_OUTPUT_DENSE;
     plan.control = &b->control;
-    if (tam_stream_is_rowed(b))
+    if (tam_stream_is_sparse_rows(b))
         plan_rows(b, t->parts, &plan);
     b->view.index_codec = plan.codecs.index;
     return tam_cuda_step_open(b->view.kernels, &plan, b->view.acc, step);

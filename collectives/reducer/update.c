@@ -22,7 +22,7 @@ bool tam_update_masks(const tamis_reducer *r) {
 
 /* -- a pass ----------------------------------------------------------------------------------- */
 
-void tam_update_aim(tam_bucket *b) {
+void tam_update_set_target(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     b->pass = r->passes + 1;
     b->optimizer = tam_optimizer_of_pass(&r->update, b->pass);
@@ -34,7 +34,8 @@ void tam_update_aim(tam_bucket *b) {
 
 /* -- a scale that follows norms --------------------------------------------------------------- */
 
-/* The same bits on all ranks: what headers say, and the result. A device adds in the same order. */
+/* Its bits are the same on all ranks: what headers say, and the result. A device adds in the
+ * same order. */
 static double own_square(const tamis_reducer *r) {
     double sum = 0.0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
@@ -53,23 +54,23 @@ static double applied_square(const tamis_reducer *r) {
     return sum / (ranks * ranks);
 }
 
-bool tam_update_matches(const tamis_reducer *r) {
-    return r->config.update && r->update.match > 0.0;
+bool tam_update_has_norm_matching(const tamis_reducer *r) {
+    return r->config.update && r->update.norm_matching > 0.0;
 }
 
-tam_match tam_update_learn(const tamis_reducer *r) {
-    return tam_match_learn(r->match, own_square(r), applied_square(r));
+tam_norm_matching tam_update_learn(const tamis_reducer *r) {
+    return tam_norm_matching_learn(r->norm_matching, own_square(r), applied_square(r));
 }
 
-double tam_update_scale(const tamis_reducer *r, const tam_match *match) {
+double tam_update_scale(const tamis_reducer *r, const tam_norm_matching *norm_matching) {
     const tamis_update *u = r->config.update;
-    if (!tam_update_matches(r))
+    if (!tam_update_has_norm_matching(r))
         return u ? u->scale : 1.0;
-    return tam_match_scale(*match, u->match, tam_update_scale_most(r));
+    return tam_norm_matching_scale(*norm_matching, u->norm_matching, tam_update_scale_most(r));
 }
 
 double tam_update_scale_most(const tamis_reducer *r) {
-    return r->scale_follows ? TAM_MATCH_MOST : r->update.scale;
+    return r->scale_follows ? TAM_NORM_MATCHING_MOST : r->update.scale;
 }
 
 /* -- defaults --------------------------------------------------------------------------------- */

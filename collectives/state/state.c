@@ -17,8 +17,8 @@ tam_state_sizes tam_state_sizes_of(const tamis_reducer *r) {
     sizes.residual = r->acc ? (size_t)r->residual_length * sizeof(float) : 0;
     sizes.moments = sizes.residual * ((r->first != NULL) + (r->second != NULL));
     sizes.snapshot = tam_snapshot_bytes(r, sizes.ngroups, r->comm->nranks);
-    sizes.undo = tam_undo_bytes(r);
-    sizes.control = sizeof(tam_state_header) + sizes.snapshot + sizes.undo;
+    sizes.rollback = tam_rollback_bytes(r);
+    sizes.control = sizeof(tam_state_header) + sizes.snapshot + sizes.rollback;
     return sizes;
 }
 
@@ -28,17 +28,17 @@ static tamis_status check_between_steps(const tamis_reducer *r, const char *call
     return tam_fail(TAMIS_E_STATE, "%s: a step is under way; call tamis_reducer_wait first", call);
 }
 
-tamis_status tam_state_settle(tamis_reducer *r, const char *call) {
+tamis_status tam_state_quiesce(tamis_reducer *r, const char *call) {
     TAM_TRY(check_between_steps(r, call));
-    return r->driver->settle(r);
+    return r->driver->quiesce(r);
 }
 
-tamis_status tam_state_settle_to_load(tamis_reducer *r, const char *call) {
+tamis_status tam_state_quiesce_to_load(tamis_reducer *r, const char *call) {
     TAM_TRY(check_between_steps(r, call));
     if (r->abandoned)
         return tam_fail(TAMIS_E_STATE, "%s: the last exchange never ended; create a new reducer",
                         call);
-    return r->driver->settle(r); /* the state replaces the outcome of joined steps */
+    return r->driver->quiesce(r); /* the state replaces the outcome of joined steps */
 }
 
 /* -- out -------------------------------------------------------------------------------------- */
@@ -111,13 +111,13 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
     tam_state_header *h = control;
     memset(control, 0, sizes.control);
     tam_snapshot_pack(r, true, now_in(control));
-    memcpy((char *)now_in(control) + sizes.snapshot, r->undo, sizes.undo);
+    memcpy((char *)now_in(control) + sizes.snapshot, r->rollback, sizes.rollback);
     h->magic = MAGIC;
     h->byte_order = BYTE_ORDER_MARK;
     h->control_bytes = sizes.control;
     h->residual_bytes = sizes.residual;
     h->moments_bytes = sizes.moments;
-    h->undo_bytes = sizes.undo;
+    h->rollback_bytes = sizes.rollback;
     tam_config_handshake_of_state(&r->handshake, h->fields);
     h->rank = r->comm->rank;
     h->nranks = r->comm->nranks;
@@ -156,17 +156,18 @@ static tamis_status check_owner(const tamis_reducer *r, const tam_state_header *
                     r->comm->rank, r->comm->nranks);
 }
 
-/* With another number of ranks, groups (ownership bins), parts and the undo record may differ in
- * size. */
+/* With another number of ranks, groups (ownership bins), parts and the rollback record may differ
+ * in size. */
 static bool same_sizes(const tamis_reducer *r, const tam_state_header *h) {
     tam_state_sizes sizes = tam_state_sizes_of(r);
-    if (h->nbuckets != r->nbuckets || h->ngroups > UINT32_MAX || h->undo_bytes > h->control_bytes ||
-        h->residual_bytes != sizes.residual || h->moments_bytes != sizes.moments)
+    if (h->nbuckets != r->nbuckets || h->ngroups > UINT32_MAX ||
+        h->rollback_bytes > h->control_bytes || h->residual_bytes != sizes.residual ||
+        h->moments_bytes != sizes.moments)
         return false;
-    if (!is_foreign(r, h) && (h->ngroups != sizes.ngroups || h->undo_bytes != sizes.undo))
+    if (!is_foreign(r, h) && (h->ngroups != sizes.ngroups || h->rollback_bytes != sizes.rollback))
         return false;
     size_t now = tam_snapshot_bytes(r, h->ngroups, (uint32_t)h->nranks);
-    return h->control_bytes - h->undo_bytes == sizeof *h + now;
+    return h->control_bytes - h->rollback_bytes == sizeof *h + now;
 }
 
 static tamis_status check_borders(const tamis_reducer *r, const tam_state_header *h,
@@ -217,17 +218,17 @@ uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments) {
     return tam_state_join_hashes(first, r->second ? hash_residual(second, bytes) : 0);
 }
 
-/* The undo record of a state; not for a foreign one, whose snapshot may have another size. */
-static const tam_undo *undo_in(const tamis_reducer *r, const void *control) {
+/* The rollback record of a state; not for a foreign one, whose snapshot may have another size. */
+static const tam_rollback *rollback_in(const tamis_reducer *r, const void *control) {
     return (const void *)((char *)now_in(control) + tam_state_sizes_of(r).snapshot);
 }
 
 static tamis_status check_own(const tamis_reducer *r, const void *control, const char *where) {
-    const tam_undo *undo = undo_in(r, control);
+    const tam_rollback *rollback = rollback_in(r, control);
     TAM_TRY(tam_snapshot_check(r, now_in(control), where));
-    if (undo->way == TAM_WAY_BACK)
-        TAM_TRY(tam_snapshot_check(r, undo + 1, where));
-    if (!tam_undo_valid(r, undo))
+    if (rollback->state == TAM_ROLLBACK_POSSIBLE)
+        TAM_TRY(tam_snapshot_check(r, rollback + 1, where));
+    if (!tam_rollback_valid(r, rollback))
         return tam_state_refuse(where, "its last step reaches beyond the vector");
     return TAMIS_OK;
 }
@@ -280,13 +281,13 @@ tamis_status tam_state_take_moments(tamis_reducer *r, const float *first, const 
     return second ? r->device->write(kernels, second, bytes, r->second) : TAMIS_OK;
 }
 
-/* An undo record is valid only with the residual that its step left. */
-static void take_undo(tamis_reducer *r, const void *control, bool with_residual) {
+/* A rollback record is valid only with the residual that its step left. */
+static void take_rollback(tamis_reducer *r, const void *control, bool with_residual) {
     const tam_state_header *h = control;
     if (h && with_residual && !is_foreign(r, h))
-        memcpy(r->undo, undo_in(r, control), h->undo_bytes);
+        memcpy(r->rollback, rollback_in(r, control), h->rollback_bytes);
     else
-        tam_undo_lose(r, TAM_WAY_NONE);
+        tam_rollback_invalidate(r, TAM_ROLLBACK_NONE);
 }
 
 static void take_all(tamis_reducer *r, const void *control) {
@@ -304,6 +305,6 @@ tamis_status tam_state_take(tamis_reducer *r, const void *control, const float *
         take_all(r, control);
     if (r->acc && residual)
         find_pending(r, residual);
-    take_undo(r, control, residual || !r->acc);
+    take_rollback(r, control, residual || !r->acc);
     return tam_snapshot_resume(r);
 }

@@ -3,10 +3,10 @@
  * The state of a rank between steps, in files and in memory.
  *
  *     control                             residual
- *     | header, 64-bit words | now | undo | | float[n] | moments
+ *     | header, 64-bit words | now | rollback | | float[n] | moments
  *
  *     now    a snapshot (collectives/reducer/snapshot.h)
- *     undo   the snapshot before the last step, and what that step changed (undo.h)
+ *     rollback  the snapshot before the last step, and what that step changed (rollback.h)
  *
  * Moments exist only in update mode: the first, the second or both, float[n] each.
  *
@@ -17,14 +17,14 @@
 #define TAM_STATE_STATE_H
 
 #include "collectives/reducer/snapshot.h"
-#include "collectives/reducer/undo.h"
+#include "collectives/reducer/rollback.h"
 
 enum { TAM_STATE_PIECE = 1 << 22 }; /* bytes of the residual that are moved and hashed at a time */
 
 typedef struct tam_state_header {
     uint64_t magic, byte_order;
     uint64_t control_bytes, residual_bytes, moments_bytes;
-    uint64_t undo_bytes;         /* of the control part */
+    uint64_t rollback_bytes;     /* of the control part */
     uint64_t status;             /* always 0 */
     uint64_t fields[TAM_FIELDS]; /* of the handshake */
     uint64_t rank, nranks, nbuckets, ngroups;
@@ -39,7 +39,7 @@ typedef struct tam_state_header {
 
 typedef struct tam_state_sizes {
     uint64_t ngroups;
-    size_t snapshot, undo;             /* bytes: of `now`, of `undo`, */
+    size_t snapshot, rollback;         /* bytes: of `now`, of `rollback`, */
     size_t control, residual, moments; /* of both with the header, of the vectors */
 } tam_state_sizes;
 
@@ -47,10 +47,10 @@ typedef struct tam_state_sizes {
 tam_state_sizes tam_state_sizes_of(const tamis_reducer *r);
 
 /** Check that the reducer is between steps, and wait until joined steps have ended. */
-tamis_status tam_state_settle(tamis_reducer *r, const char *call);
+tamis_status tam_state_quiesce(tamis_reducer *r, const char *call);
 
-/** The same before a state is loaded. STATE: an exchange never ended. */
-tamis_status tam_state_settle_to_load(tamis_reducer *r, const char *call);
+/** Quiesce before a state is loaded. STATE: an exchange never ended. */
+tamis_status tam_state_quiesce_to_load(tamis_reducer *r, const char *call);
 
 /** What to do with a piece of a vector, which starts at byte `at`. */
 typedef tamis_status (*tam_state_sink)(void *arg, size_t at, const void *piece, size_t bytes);
@@ -73,7 +73,7 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
 /** The hash of moments that are contiguous in host memory, first before second. */
 uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments);
 
-/** The same from the hash of each; 0 for a moment that the rule does not have. */
+/** The hash of moments from the hash of each; 0 for a moment that the rule does not have. */
 uint64_t tam_state_join_hashes(uint64_t first, uint64_t second);
 
 /** FORMAT: "where: why". */

@@ -130,7 +130,7 @@ static tamis_status save_to(const tamis_reducer *r, const char *path) {
 
 tamis_status tamis_reducer_save(tamis_reducer *r, const char *path) {
     TAM_TRY(check_path(r, path, "tamis_reducer_save"));
-    TAM_TRY(tam_state_settle(r, "tamis_reducer_save"));
+    TAM_TRY(tam_state_quiesce(r, "tamis_reducer_save"));
     return save_to(r, path);
 }
 
@@ -205,7 +205,7 @@ tamis_status tamis_reducer_load(tamis_reducer *r, const char *path) {
     TAM_FENV_HELD();
     content read = {0};
     TAM_TRY(check_path(r, path, "tamis_reducer_load"));
-    TAM_TRY(tam_state_settle_to_load(r, "tamis_reducer_load"));
+    TAM_TRY(tam_state_quiesce_to_load(r, "tamis_reducer_load"));
     /* nonblocking, as opening a pipe would wait for its writer */
     state_file file = {open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), path};
     if (file.fd < 0)

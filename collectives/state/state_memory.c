@@ -33,7 +33,7 @@ tamis_status tamis_reducer_save_control(tamis_reducer *r, void *memory, size_t b
     if (bytes != needed)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: bytes is %zu, but this part of the state has %zu",
                         call, bytes, needed);
-    TAM_TRY(tam_state_settle(r, call));
+    TAM_TRY(tam_state_quiesce(r, call));
     void *control = tam_alloc(needed); /* aligned, and `memory` is written only on success */
     if (!control)
         return tam_fail(TAMIS_E_NOMEM, "%s: no memory for %zu bytes", call, needed);
@@ -55,7 +55,7 @@ tamis_status tamis_reducer_save_residual(tamis_reducer *r, float *out) {
     static const char call[] = "tamis_reducer_save_residual";
     TAM_TRY(check_arguments(r, out, call));
     TAM_TRY(check_has_residual(r, call));
-    TAM_TRY(tam_state_settle(r, call));
+    TAM_TRY(tam_state_quiesce(r, call));
     return tam_state_copy(r, r->acc, out);
 }
 
@@ -109,7 +109,7 @@ tamis_status tamis_reducer_load_memory(tamis_reducer *r, const void *control, si
                         r ? "control and residual are both NULL" : "reducer is NULL");
     if (residual)
         TAM_TRY(check_has_residual(r, call));
-    TAM_TRY(tam_state_settle_to_load(r, call));
+    TAM_TRY(tam_state_quiesce_to_load(r, call));
     if (residual)
         TAM_TRY(check_finite(r, residual));
     return control ? restore_control(r, control, control_bytes, residual)

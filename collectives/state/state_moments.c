@@ -29,7 +29,7 @@ tamis_status tamis_reducer_save_moments(tamis_reducer *r, float *first, float *s
     TAM_TRY(check_moments(r, first, second, call));
     if (!passes)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: passes is NULL", call);
-    TAM_TRY(tam_state_settle(r, call));
+    TAM_TRY(tam_state_quiesce(r, call));
     if (first)
         TAM_TRY(tam_state_copy(r, r->first, first));
     if (second)
@@ -54,7 +54,7 @@ tamis_status tamis_reducer_load_moments(tamis_reducer *r, const float *first, co
     TAM_FENV_HELD();
     static const char call[] = "tamis_reducer_load_moments";
     TAM_TRY(check_moments(r, first, second, call));
-    TAM_TRY(tam_state_settle_to_load(r, call));
+    TAM_TRY(tam_state_quiesce_to_load(r, call));
     if (passes == UINT64_MAX)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: passes is %llu, after which no more can be counted",
                         call, (unsigned long long)passes);

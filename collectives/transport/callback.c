@@ -110,7 +110,7 @@ _Static_assert((int)TAMIS_TICKETS == (int)TAM_P2P_TICKETS, "callers have room fo
 
 static tamis_status post_callback(void *arg, uint32_t ticket, const tam_message *m) {
     callback *self = arg;
-    const tamis_message message = {ticket, m->peer, m->lane, m->sends, m->memory, m->bytes};
+    const tamis_message message = {ticket, m->peer, m->channel, m->sends, m->memory, m->bytes};
     return judge(self, self->user.post(self->user.context, &message), "post");
 }
 

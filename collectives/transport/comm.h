@@ -85,7 +85,7 @@ struct tamis_comm {
 tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t rank,
                            uint32_t nranks, const tamis_comm_config *config, tamis_comm **out);
 
-/** The same over p2p links, whose stages it tells. */
+/** Open a communicator over p2p links, whose stages it tells. */
 struct tam_staged;
 tamis_status tam_comm_open_staged(const tam_transport *transport, struct tam_staged *self,
                                   uint32_t rank, uint32_t nranks, const tamis_comm_config *config,

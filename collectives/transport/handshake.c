@@ -18,7 +18,8 @@ static bool is_header(const tam_handshake_header *header) {
            memchr(header->call, '\0', sizeof header->call);
 }
 
-/* The same sentence on all ranks that show a record: rank 0 against the first that differs. */
+/* The sentence is the same on all ranks that show a record: rank 0 against the first that
+ * differs. */
 static tamis_status compare_calls(const unsigned char *records, uint32_t rank, uint32_t nranks) {
     const tam_handshake_header *own = tam_handshake_record(records, rank),
                                *first = tam_handshake_record(records, 0);

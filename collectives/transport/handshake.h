@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The records of a communicator: all ranks show each other a few words and judge them alike. The
- * records are memory of the communicator, so a rank that is out of memory can still report it, and
- * an exchange that outlives its call keeps its memory.
+ * The records of a communicator: all ranks show each other a few words and judge them by the same
+ * rules. The records are memory of the communicator, so a rank that is out of memory can still
+ * report it, and an exchange that outlives its call keeps its memory.
  */
 #ifndef TAM_TRANSPORT_HANDSHAKE_H
 #define TAM_TRANSPORT_HANDSHAKE_H
@@ -12,7 +12,8 @@
 /** The begin of every rank's record. */
 typedef struct tam_handshake_header {
     uint64_t status; /* of this rank so far */
-    char call[32];   /* the public call that it is in, "tamis_..."; rounds of one call look alike */
+    char
+        call[32]; /* the public call that it is in, "tamis_..."; rounds of one call look the same */
 } tam_handshake_header;
 
 /** Judges by the records of all ranks and by nothing else, so all ranks get the same answer. */
@@ -47,7 +48,7 @@ typedef struct tam_handshake_field {
 tamis_status tam_handshake_compare(const unsigned char *records, uint32_t a, uint32_t b,
                                    const tam_handshake_field *field);
 
-/** The same for several fields of all ranks. */
+/** Compare several fields of all ranks. */
 tamis_status tam_handshake_same(const unsigned char *records, uint32_t nranks,
                                 const tam_handshake_field *fields, uint32_t nfields);
 

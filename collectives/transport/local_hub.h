@@ -21,8 +21,8 @@ typedef struct tam_posting {
 
 typedef struct tam_hub tam_hub;
 
-/** The rendezvous of the ranks that are left. An attempt ends for all its ranks alike; after one
- * that failed there may be another, after one that succeeded none. */
+/** The rendezvous of the ranks that are left. An attempt ends with the same result for all its
+ * ranks; after one that failed there may be another, after one that succeeded none. */
 typedef struct tam_rendezvous {
     uint32_t failed;      /* attempts, so far */
     tamis_status verdict; /* of the last of them */

@@ -27,11 +27,11 @@ static tamis_status post_mpi(void *arg, uint32_t ticket, const tam_message *m) {
     if (m->sends)
         return tam_mpi_check(self,
                              MPI_Isend(m->memory, (int)m->bytes, MPI_BYTE, (int)m->peer,
-                                       (int)m->lane, self->comm, request),
+                                       (int)m->channel, self->comm, request),
                              "MPI_Isend");
     return tam_mpi_check(self,
-                         MPI_Irecv(m->memory, (int)m->bytes, MPI_BYTE, (int)m->peer, (int)m->lane,
-                                   self->comm, request),
+                         MPI_Irecv(m->memory, (int)m->bytes, MPI_BYTE, (int)m->peer,
+                                   (int)m->channel, self->comm, request),
                          "MPI_Irecv");
 }
 

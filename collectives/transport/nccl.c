@@ -56,7 +56,7 @@ static int rank_of(const tam_members *among, uint32_t member) {
 /* What every member gets of a buffer: each a part of its own, or all the same one. */
 typedef struct outgoing {
     const char *first;
-    size_t step; /* bytes from a member's to the next one's */
+    size_t stride; /* bytes from a member's to the next one's */
 } outgoing;
 
 /* One send and one receive for every other member, starting with the neighbours. */
@@ -66,7 +66,7 @@ static ncclResult_t post_all(tam_nccl *self, const tam_members *among, outgoing 
     uint32_t count = among->count, own = among->member;
     for (uint32_t d = 1; d < count && accepted(code); d++) {
         uint32_t right = (own + d) % count, left = (own + count - d) % count;
-        code = ncclSend(send.first + right * send.step, bytes, ncclUint8, rank_of(among, right),
+        code = ncclSend(send.first + right * send.stride, bytes, ncclUint8, rank_of(among, right),
                         self->comm, stream);
         if (accepted(code))
             code = ncclRecv(recv + left * bytes, bytes, ncclUint8, rank_of(among, left), self->comm,

@@ -77,7 +77,8 @@ typedef struct tam_nccl_mode {
 tamis_status tam_nccl_failed(const tam_nccl *self, ncclResult_t code, const char *what);
 tamis_status tam_nccl_cuda_failed(const tam_nccl *self, cudaError_t code, const char *what);
 
-/** Of a call that only allocates, so nothing is lost: NOMEM, or UNSUPPORTED without a device. */
+/** The status of a call that only allocates, so nothing is lost: NOMEM, or UNSUPPORTED without a
+ * device. */
 tamis_status tam_nccl_cuda_refused(const tam_nccl *self, cudaError_t code, const char *what);
 
 /** Fail with ABORTED: the communicator is being ended. */
@@ -109,7 +110,7 @@ void tam_nccl_leave(tam_nccl_mode *before);
 
 /* nccl.c */
 
-/** Of the row. */
+/** An entry of the transport's table. */
 tamis_status tam_nccl_allgather(void *arg, const void *send, size_t bytes, void *recv,
                                 tam_call *call);
 tamis_status tam_nccl_allreduce_sum(void *arg, float *values, size_t count, tam_call *call);
@@ -130,7 +131,7 @@ tamis_status tam_nccl_gather_piece(void *arg, const void *send, size_t bytes, co
 /** Find out what is between the ranks. A collective call. */
 tamis_status tam_nccl_find_link(tam_nccl *self, tam_call *call);
 
-/** Of the row. */
+/** An entry of the transport's table. */
 const tam_usual_link *tam_nccl_usual(const void *arg);
 
 /* nccl_memory.c */
@@ -151,9 +152,9 @@ bool tam_nccl_send_helper(tam_nccl *self, tam_nccl_task *task);
 bool tam_nccl_await_helper(tam_nccl *self, uint64_t until_ns);
 
 /** Poll until `code`, of a call on comm, is no longer ncclInProgress, or that deadline. Helper. */
-ncclResult_t tam_nccl_settled(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns);
+ncclResult_t tam_nccl_wait_done(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns);
 
-/** Of the row. */
+/** An entry of the transport's table. */
 void tam_nccl_abort(void *arg);
 void tam_nccl_close(void *arg, int clean);
 
@@ -162,7 +163,7 @@ bool tam_nccl_shrinks(const tam_nccl *self);
 
 /* nccl_shrink.c */
 
-/** Of the row. */
+/** An entry of the transport's table. */
 tamis_status tam_nccl_shrink(void *arg, const tam_left *left, tamis_comm **out);
 
 #endif

@@ -19,7 +19,7 @@ enum { SHRINK_MIN = NCCL_VERSION(2, 28, 7) };
 #define HOLD_NS UINT64_C(500000000)
 #define END_NS UINT64_C(5000000000) /* for an abort, and for a stream to run dry after it */
 
-ncclResult_t tam_nccl_settled(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns) {
+ncclResult_t tam_nccl_wait_done(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns) {
     ncclResult_t state = code;
     for (unsigned tries = 0; code == ncclSuccess || code == ncclInProgress; tries++) {
         code = ncclCommGetAsyncError(comm, &state);
@@ -41,7 +41,7 @@ static void abort_comm(tam_nccl *self) {
 static void finalize_comm(tam_nccl *self) {
     uint64_t deadline_ns = tam_clock_ns() + self->timeout_ns;
     ncclResult_t code = ncclCommFinalize(self->comm);
-    if (tam_nccl_settled(self->comm, code, deadline_ns) == ncclSuccess)
+    if (tam_nccl_wait_done(self->comm, code, deadline_ns) == ncclSuccess)
         ncclCommDestroy(self->comm);
     else
         ncclCommAbort(self->comm);
@@ -55,7 +55,7 @@ bool tam_nccl_shrinks(const tam_nccl *self) {
 static void revoke_comm(tam_nccl *self) {
     uint64_t deadline_ns = tam_clock_ns() + REVOKE_NS;
     ncclResult_t code = ncclCommRevoke(self->comm, TAM_NCCL_DEFAULT_FLAGS);
-    self->quiet = tam_nccl_settled(self->comm, code, deadline_ns) == ncclSuccess;
+    self->quiet = tam_nccl_wait_done(self->comm, code, deadline_ns) == ncclSuccess;
     if (!self->quiet)
         ncclCommAbort(self->comm);
 }

@@ -19,7 +19,7 @@
 static const char call[] = "tamis_comm_shrink";
 static const char other_way[] =
     "shrink the communicator it was made over, call tamis_comm_create_nccl over that one, and give "
-    "it to tamis_reducer_move";
+    "it to tamis_reducer_migrate";
 
 static const atomic_int no_poison;
 
@@ -36,7 +36,7 @@ static ncclResult_t make_child(tam_nccl *self, tam_nccl_parting *p) {
 /* Only an abort of the old one ends a making that waits. The child may then exist, half made. */
 static void part(tam_nccl *self) {
     tam_nccl_parting *p = &self->parting;
-    p->code = tam_nccl_settled(self->comm, make_child(self, p), p->deadline_ns);
+    p->code = tam_nccl_wait_done(self->comm, make_child(self, p), p->deadline_ns);
     if (p->code == ncclSuccess && p->child)
         return;
     snprintf(p->words, sizeof p->words, "%s", ncclGetLastError(NULL));

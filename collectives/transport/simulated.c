@@ -13,7 +13,7 @@ typedef struct parcel {
     double left; /* when it has left its sender's link */
     bool on_cable;
     uint64_t order; /* of posting: breaks ties */
-    uint32_t from, to, lane;
+    uint32_t from, to, channel;
     size_t bytes, held;
     unsigned char *memory;
     struct parcel *next; /* of those that nobody expects yet */
@@ -216,8 +216,11 @@ static tamis_status send_parcel(end *e, uint32_t ticket, const tam_message *m) {
     if (!p)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a simulated message");
     handle(s, e, m->bytes);
-    *p = (parcel){
-        .order = ++s->order, .from = e->rank, .to = m->peer, .lane = m->lane, .bytes = m->bytes};
+    *p = (parcel){.order = ++s->order,
+                  .from = e->rank,
+                  .to = m->peer,
+                  .channel = m->channel,
+                  .bytes = m->bytes};
     p->held = s->config.held && s->config.held < m->bytes ? s->config.held : m->bytes;
     p->memory = tam_alloc(p->held);
     if (!p->memory) {
@@ -244,12 +247,12 @@ static void deliver(end *e, uint32_t ticket, parcel *p) {
     free_parcel(p);
 }
 
-/* The ticket of the first receive posted for this sender and lane. */
+/* The ticket of the first receive posted for this sender and channel. */
 static bool expected(const end *e, const parcel *p, uint32_t *ticket) {
     uint64_t first = UINT64_MAX;
     for (uint32_t t = 0; t < TAM_P2P_TICKETS; t++) {
         if (e->receives[t].posted && e->receives[t].message.peer == p->from &&
-            e->receives[t].message.lane == p->lane && e->receives[t].order < first) {
+            e->receives[t].message.channel == p->channel && e->receives[t].order < first) {
             first = e->receives[t].order;
             *ticket = t;
         }
@@ -264,7 +267,7 @@ static tamis_status receive_parcel(end *e, uint32_t ticket, const tam_message *m
     shelf *early = &e->early[m->peer % SHELVES];
     for (parcel **p = &early->first; *p; p = &(*p)->next) {
         parcel *found = *p;
-        if (found->from != m->peer || found->lane != m->lane)
+        if (found->from != m->peer || found->channel != m->channel)
             continue;
         *p = found->next;
         if (!*p)

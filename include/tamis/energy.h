@@ -94,7 +94,7 @@ typedef struct tamis_energy_domain {
     tamis_energy_status status;
     char reason[TAMIS_ENERGY_TEXT]; /* what is wrong and what to do; "" when ok */
     int counted;                    /* part of totals: 0 for what a wider domain contains */
-    uint64_t uj;                    /* since open; wraps undone, resets left out */
+    uint64_t uj;                    /* since open; wraps corrected, resets left out */
     uint32_t wraps, resets;
     double tick_s; /* between two changes of the counter, as learnt; 0: not yet */
     double lag_s;  /* by which the counter is late */
@@ -108,7 +108,7 @@ typedef struct tamis_energy_domain {
 
 /** Phases are numbers below 32: those of tamis_phase, and these. */
 enum {
-    TAMIS_ENERGY_COMPUTE = 16, /* forward and backward, where they are not told apart */
+    TAMIS_ENERGY_COMPUTE = 16, /* forward and backward, where they are not distinguished */
     TAMIS_ENERGY_FORWARD = 17,
     TAMIS_ENERGY_BACKWARD = 18,
     TAMIS_ENERGY_OPTIMIZER = 19,
@@ -137,7 +137,7 @@ typedef struct tamis_energy_share {
     double seconds; /* exposure: time under way, added over the threads of this process */
     int64_t uj;
     int64_t low_uj, high_uj; /* 95 % interval; equal to uj where the method gives none */
-    uint32_t group;          /* phases that cannot be told apart from it, itself included, as bits:
+    uint32_t group; /* phases that cannot be distinguished from it, itself included, as bits:
                                 the interval is wide for each and holds for their sum */
     tamis_energy_method method;
 } tamis_energy_share;
@@ -146,7 +146,7 @@ typedef struct tamis_energy_share {
 typedef struct tamis_energy_totals {
     size_t size;
     double seconds;
-    uint64_t steps, wire_bytes; /* as told by tamis_energy_step */
+    uint64_t steps, wire_bytes; /* as reported by tamis_energy_step */
     int known;                  /* 0: nothing could be measured, uj is no figure; see missing */
     int64_t uj;                 /* of the counted domains */
     int64_t unattributed_uj;
@@ -180,7 +180,7 @@ typedef struct tamis_energy_config {
 
     const char *json;      /* file of JSON Lines to write (docs/energy.md) */
     double window_s;       /* between two lines of the file (5) */
-    double settle_s;       /* a phase is told at most so long after it began (2; 0 to 5) */
+    double settle_s;       /* report a phase at most this long after it began (2; 0 to 5) */
     const char *run;       /* name in the file */
     uint32_t rank, nranks; /* in the file */
     double pue;            /* power of the site / power of the computers (1) */
@@ -254,7 +254,7 @@ TAMIS_CHECKED tamis_status tamis_energy_read(tamis_energy *energy, tamis_energy_
  * out          NULL: give the window up
  *
  * At most 16 windows are open at a time; result closes one. Phases that are under way when a window
- * ends must have been begun by then; spans that end later are told too late for it.
+ * ends must have been begun by then; it ignores spans that end later.
  *
  * Errors: ARGUMENT; UNSUPPORTED: too many are open; STATE (result): it is not known yet, try again
  */

@@ -6,7 +6,7 @@
  *     cfg.policy = "budget";
  *     cfg.budget_w = 20e3;
  *     cfg.pace_max_s = 1.0;
- *     tamis_governor_create(&cfg, &governor);                   alike on every rank
+ *     tamis_governor_create(&cfg, &governor);                   the same on every rank
  *     for (;;) {
  *         ... a window of steps; then the ranks sum what it took over all ranks ...
  *         tamis_governor_decide(governor, &window, &decision);
@@ -140,7 +140,7 @@ typedef enum tamis_governor_reason {
     TAMIS_GOVERNOR_BUDGET = 1,            /* aims at the budget */
     TAMIS_GOVERNOR_CARBON = 2,            /* aims at a slowdown that follows intensity */
     TAMIS_GOVERNOR_HOLD = 3,              /* near enough: as before */
-    TAMIS_GOVERNOR_RAMP = 4,              /* moves toward the aim as fast as the ramp permits */
+    TAMIS_GOVERNOR_RAMP = 4,              /* moves toward the target as fast as the ramp permits */
     TAMIS_GOVERNOR_OUT_OF_REACH = 5,      /* every knob is at its end, and that is not enough */
     TAMIS_GOVERNOR_GUARD = 6,             /* the residual is too large: density is the largest */
     TAMIS_GOVERNOR_UNKNOWN_ENERGY = 7,    /* no joules in the window: as before */

@@ -179,7 +179,7 @@ TAMIS_CHECKED tamis_status tamis_local_stats_read(const tamis_local *local, tami
  * bit, except that measured times are forgotten.
  *
  * After an error that lost the communicator: save on all ranks. In a new one restore each rank's
- * reducer, tamis_reducer_align, and restore its handle. Ranks that alone had applied a round went
+ * reducer, tamis_reducer_resync, and restore its handle. Ranks that alone had applied a round went
  * back: their own state of the handle is refused as FORMAT, for the base has moved. Restore that of
  * a rank that had not applied it, and put
  *

@@ -33,7 +33,7 @@ extern "C" {
  *
  *     tamis_comm_shrink(bootstrap, NULL, &smaller);                 over mpi: with ULFM
  *     tamis_comm_create_nccl(smaller, NULL, &next);
- *     tamis_reducer_move(reducer, next, NULL, &moved);
+ *     tamis_reducer_migrate(reducer, next, NULL, &migrated);
  *
  * Who knows the ranks that are left by other means needs no bootstrap: tamis_comm_shrink of the
  * communicator itself, with a list. NCCL must then be able to revoke it (ncclCommRevoke, 2.28.7):

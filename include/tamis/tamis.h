@@ -222,8 +222,8 @@ enum { TAMIS_TICKETS = 80 }; /* messages of a rank in flight, at most */
 
 /** A message to another rank or from it. */
 typedef struct tamis_message {
-    uint32_t ticket;     /* below TAMIS_TICKETS; no two messages in flight have the same */
-    uint32_t peer, lane; /* lane: 0 or 1 */
+    uint32_t ticket;        /* below TAMIS_TICKETS; no two messages in flight have the same */
+    uint32_t peer, channel; /* channel: 0 or 1 */
     int sends;
     void *memory; /* stays until the message is complete or withdrawn */
     size_t bytes; /* of a receive: the most that may come */
@@ -239,7 +239,7 @@ typedef struct tamis_message {
  * TAMIS_E_TRANSPORT.
  *
  * `post`, `test` and `cancel`, all or none, come in place of it, and return at once. Sends match
- * receives of the same two ranks and lane in the order in which both were posted. `test` lists
+ * receives of the same two ranks and channel in the order in which both were posted. `test` lists
  * messages that became complete since the last call: their tickets, and the bytes that came.
  * `cancel` withdraws a message, whose memory is not used any more when it returns. Statuses as
  * above. The library waits, by its deadline, and more than 8 ranks exchange in stages.
@@ -371,8 +371,9 @@ typedef struct tamis_shrink {
  * A rank is gone: make a communicator of those that are left, in their old order.
  *
  * Works on a lost communicator, and on a healthy one, which is lost by it (ABORTED): over local and
- * MPI all its ranks notice. Then move the reducers (tamis_reducer_move), destroy the old ones, and
- * destroy the old communicator. Timeout and waiting (tamis_comm_set_waiting) stay as they were.
+ * MPI all its ranks notice. Then migrate the reducers (tamis_reducer_migrate), destroy the old
+ * ones, and destroy the old communicator. Timeout and waiting (tamis_comm_set_waiting) stay as they
+ * were.
  *
  *     local      without a list: waits for all, and whoever has not come by the deadline, counted
  *                from the first call, is dead. A rank for which the others have already waited in
@@ -395,7 +396,7 @@ typedef struct tamis_shrink {
  * Collective: yes, of the ranks that are left; no call on the old communicator is under way
  * Errors:     ARGUMENT, UNSUPPORTED: no effect. MISMATCH, on all: they do not name the same ranks.
  *             TIMEOUT: a rank of the list did not come, or this rank came too late. NOMEM,
- *             TRANSPORT, PROTOCOL, ABORTED. Of all these the old communicator is lost
+ *             TRANSPORT, PROTOCOL, ABORTED. After each of these the old communicator is lost
  */
 TAMIS_CHECKED tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrink *how,
                                              tamis_comm **smaller);
@@ -446,11 +447,11 @@ TAMIS_CHECKED tamis_status tamis_layout_create(const tamis_segment *segments, si
  * other segments. If a rank touched so many rows that their list costs more than it saves, the
  * whole segment is summed in that step. The result holds all entries of the rows that were summed.
  *
- * With config.rows_capacity a rank lists at most so many rows of a segment in a step. Of more that
- * it touched it lists those from a row on that moves by as many in every step, and begins anew
- * behind the last; the rest stays in its residual unless another rank lists the same row, counts as
- * deferred and is sent later: of R rows each within R / rows_capacity steps, rounded up, if none is
- * skipped. So messages have a bound, and the whole segment is not summed at once.
+ * With config.rows_capacity a rank lists at most so many rows of a segment in a step. If it touched
+ * more, it lists rows_capacity of them from a start row that advances by rows_capacity each step
+ * and wraps around; the rest stays in its residual unless another rank lists the same row, counts
+ * as deferred and is sent later: of R rows each within R / rows_capacity steps, rounded up, if none
+ * is skipped. So messages have a bound, and the whole segment is not summed at once.
  *
  * The residual includes the segment; that part is zero after every applied step, but for what was
  * deferred. It never decays. Micro-batches add up there, and the gradient of a failed or skipped
@@ -582,8 +583,8 @@ typedef enum tamis_index_codec {
         row(FP2, fp2, 5)
 
 /** How values travel (docs/exchange.md). Rounding errors stay in a residual: late, not lost.
- * AUTO is float32. Of a sum AUTO is what costs little beside the values: int8 for fp4, fp4 for fp2,
- * else their own type. */
+ * AUTO is float32. For a sum AUTO is what costs little beside the values: int8 for fp4, fp4 for
+ * fp2, else their own type. */
 #define TAMIS_VALUE_ENUMERATOR(NAME, name, number) TAMIS_VALUE_##NAME = number,
 typedef enum tamis_value_codec {
     TAMIS_VALUE_AUTO = 0,
@@ -668,11 +669,12 @@ typedef struct tamis_update {
     double scale;   /* 1e-6 to 1e6: factor on the result, since the few chosen entries need a larger
                        step than a dense optimizer would make on them; 0: as advised for k / n,
                        following tamis_reducer_set_density */
-    double match;   /* 0, or 0.01 to 100: the scale follows from norms, and `scale`, if it is not 0,
-                       is the most that it may be: match * sqrt(E |u|^2 / max(E |q|^2, |q|^2)), u
-                       the residual that a rank selects from, q what is applied, before the scale; E
-                       is over ranks, and over steps with weight 0.05; |q| alone of this step. So no
-                       step is longer than `match` times a rank's own. adam and step */
+    /* 0, or c from 0.01 to 100: the scale follows from norms, and `scale`, if it is not 0, is the
+     * most that it may be: c sqrt(E |u|^2 / max(E |q|^2, |q|^2)), u the residual that a rank
+     * selects from, q what is applied, before the scale; E is over ranks, and over steps with
+     * weight 0.05; |q| alone of this step. So no step is longer than c times a rank's own. adam
+     * and step */
+    double norm_matching;
 } tamis_update;
 
 #define TAMIS_UPDATE_INIT                                                                          \
@@ -932,7 +934,7 @@ TAMIS_CHECKED tamis_status tamis_reducer_start(tamis_reducer *reducer, const tam
  * On TAMIS_OK the result is in step.grad (dense output) and in tamis_reducer_result. On
  * TAMIS_E_NONFINITE the result is zero everywhere. On an error that loses the communicator the
  * residual holds everything that was accumulated: nothing was applied anywhere on this rank. Others
- * may have applied the step, if only its last exchange failed here: tamis_reducer_align. Scheme
+ * may have applied the step, if only its last exchange failed here: tamis_reducer_resync. Scheme
  * "dense" has no residual: such an error leaves its gradient partly reduced. The same holds for
  * buckets that exchange auto made dense.
  *
@@ -970,7 +972,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_join(tamis_reducer *reducer, void *stre
  *
  * @param  back     [in]   0 to 7
  * @param  applied  [out]  0: a gradient was not finite, so no rank applied that step; else 1, also
- *                         where there was no such step, where the host drives (wait told it), and
+ *                         where there was no such step, where the host drives (wait returned it),
+ *                         and
  *                         for steps captured by the caller
  *
  * Collective: no               Errors:  ARGUMENT, STATE (a step is under way); NONFINITE: that step
@@ -1064,7 +1067,7 @@ typedef struct tamis_bucket {
                                  segment that has rows: unknown */
     const char *index_codec; /* how its indices travel, of TAMIS_INDEX_CODECS; "none" where
                                  everything travels */
-    const char *exchange;    /* "union", "pairs", "dense" or "rows" */
+    const char *exchange;    /* "union", "pairs", "dense", "sparse-rows", ... */
     double predicted_us;     /* of a step of this bucket by itself, by the model of exchange auto
                                  (docs/exchange.md); else 0 */
 
@@ -1191,8 +1194,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_save(tamis_reducer *reducer, const char
  * Everything is checked first (version, byte order, lengths, checksums, layout, scheme, density,
  * rank and number of ranks); on any error the reducer is unchanged.
  *
- * Collective: no, but all ranks must load the same step, or call tamis_reducer_align; the next step
- *             notices if they did not
+ * Collective: no, but all ranks must load the same step, or call tamis_reducer_resync; the next
+ *             step notices if they did not
  * Errors:     ARGUMENT, STATE, IO, FORMAT, NOMEM; DEVICE: the reducer is unusable
  */
 TAMIS_CHECKED tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *path);
@@ -1201,17 +1204,17 @@ TAMIS_CHECKED tamis_status tamis_reducer_load(tamis_reducer *reducer, const char
  * After loading or restoring: bring all ranks to the same step.
  *
  * If the last exchange of a step fails on one rank only, the others apply that step and this one
- * does not; the states that they then save are one step apart. Ranks that are ahead undo their last
- * step: what they sent returns to their residual, and their thresholds to what they were. The run
- * continues bit for bit as if the step had failed on all ranks. If such a rank had begun the next
- * step, what it has added to its residual stays there, as from a micro-batch; with a value_codec
- * that quantizes, entries that were sent may then differ in their last bits.
+ * does not; the states that they then save are one step apart. Ranks that are ahead roll back their
+ * last step: what they sent returns to their residual, and their thresholds to what they were. The
+ * run continues bit for bit as if the step had failed on all ranks. If such a rank had begun the
+ * next step, what it has added to its residual stays there, as from a micro-batch; with a
+ * value_codec that quantizes, entries that were sent may then differ in their last bits.
  *
  * Parameters, optimizer state and position in the data must be those of the returned step. A rank
  * that has not applied the last step has saved them; since parameters are equal on all ranks, those
  * of any rank that saved at that step serve for all.
  *
- * Only one step can be undone, and only once. It cannot be undone if a CUDA device ran it by
+ * Only one step can be rolled back, and only once. It cannot be if a CUDA device ran it by
  * itself, if it sent more than four times its target, or if the residual was restored without its
  * control part. Scheme dense, which keeps nothing, only sets the step number back; so do dense
  * buckets of exchange auto. Moments of rule Adam stay as they are.
@@ -1223,10 +1226,10 @@ TAMIS_CHECKED tamis_status tamis_reducer_load(tamis_reducer *reducer, const char
  *             back), on all ranks: no effect; TIMEOUT, TRANSPORT: the comm; DEVICE: the reducer is
  *             unusable
  */
-TAMIS_CHECKED tamis_status tamis_reducer_align(tamis_reducer *reducer, uint64_t *step);
+TAMIS_CHECKED tamis_status tamis_reducer_resync(tamis_reducer *reducer, uint64_t *step);
 
 /*
- * The same in memory, for callers that keep their own checkpoints, in two parts, three in update
+ * States in memory, for callers that keep their own checkpoints, in two parts, three in update
  * mode:
  *
  *     control    a state file without the vectors: what it belongs to, step number, thresholds,
@@ -1270,8 +1273,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_save_residual(tamis_reducer *reducer, f
  * Restore one part or both.
  *
  * Both, saved together: the run continues bit for bit, as after tamis_reducer_load, with the same
- * checks. The control part alone: thresholds and step number, and no way back
- * (tamis_reducer_align). The residual alone, from any source: it replaces what the reducer holds,
+ * checks. The control part alone: thresholds and step number, and no rollback
+ * (tamis_reducer_resync). The residual alone, from any source: it replaces what the reducer holds,
  * and all else stays.
  *
  * So a run of Q ranks can continue with P, in two calls. First the control part alone, which may
@@ -1288,7 +1291,7 @@ TAMIS_CHECKED tamis_status tamis_reducer_save_residual(tamis_reducer *reducer, f
  * @param  control   [in]  NULL: stays as it is
  * @param  residual  [in]  float32[n], finite, host memory; NULL: stays as it is
  *
- * Collective: no, but all ranks must restore the same step, or call tamis_reducer_align; the next
+ * Collective: no, but all ranks must restore the same step, or call tamis_reducer_resync; the next
  *             step notices if they did not
  * Errors:     ARGUMENT (both NULL, an element is not finite), STATE, UNSUPPORTED (a residual for
  *             scheme dense), FORMAT, NOMEM: the reducer is unchanged; DEVICE: it is unusable
@@ -1326,8 +1329,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_save_moments(tamis_reducer *reducer, fl
 TAMIS_CHECKED tamis_status tamis_reducer_load_moments(tamis_reducer *reducer, const float *first,
                                                       const float *second, uint64_t passes);
 
-/** What tamis_reducer_move found. */
-typedef struct tamis_moved {
+/** What tamis_reducer_migrate found. */
+typedef struct tamis_migration {
     size_t size;
     uint64_t step; /* number of the next step, from 0: the same on all ranks */
     uint32_t gone; /* ranks that did not come along: their residuals are lost */
@@ -1336,9 +1339,9 @@ typedef struct tamis_moved {
      * was lost, as if each rank that is gone had held the mean of those. The share of the residual
      * that is lost is lost / (kept + lost), the same as gone / (ranks before). */
     double kept_square, lost_square;
-} tamis_moved;
+} tamis_migration;
 
-#define TAMIS_MOVED_INIT TAMIS_INIT(tamis_moved, )
+#define TAMIS_MIGRATION_INIT TAMIS_INIT(tamis_migration, )
 
 /**
  * Go on with fewer ranks: make a reducer on the smaller communicator that continues this one.
@@ -1346,9 +1349,9 @@ typedef struct tamis_moved {
  * It has the same options, buckets, residual, moments, step number, density and, where the groups
  * are the same, thresholds; what is divided among ranks is divided anew. Exchange auto chooses
  * anew. The mean is then that of the ranks that are left. Ranks whose last exchange failed while
- * others applied the step agree on the earlier step, as by tamis_reducer_align and with its limits:
- * where that is needed, `reducer` itself goes back. Otherwise it stays as it is, and must be
- * destroyed by the caller, before its communicator; after an error it can be moved again.
+ * others applied the step agree on the earlier step, as by tamis_reducer_resync and with its
+ * limits: where that is needed, `reducer` itself goes back. Otherwise it stays as it is, and must
+ * be destroyed by the caller, before its communicator; after an error it can be migrated again.
  * Parameters, optimizer state and position in the data must be those of report->step: a rank that
  * had made one step more is ahead with them.
  *
@@ -1357,18 +1360,18 @@ typedef struct tamis_moved {
  *
  * @param  reducer  [in]   between steps: after a failure, call tamis_reducer_wait first
  * @param  smaller  [in]   from tamis_comm_shrink, or made over such a one (nccl.h), with at most as
- *                         many ranks as before. Several reducers move in the same order on all
+ *                         many ranks as before. Several reducers migrate in the same order on all
  *                         ranks
- * @param  report   [out]  set by TAMIS_MOVED_INIT; NULL: not wanted
+ * @param  report   [out]  set by TAMIS_MIGRATION_INIT; NULL: not wanted
  *
  * Collective: yes, on the smaller communicator
  * Cost:       that of tamis_reducer_create, and float32[n] of host memory for the time of the call
- * Errors:     STATE, UNSUPPORTED (ranks_per_node; no way back), MISMATCH (more than one step apart,
+ * Errors:     STATE, UNSUPPORTED (ranks_per_node; no rollback), MISMATCH (more than one step apart,
  *             another reducer), NOMEM: on all ranks, nothing is lost; TIMEOUT, TRANSPORT, PROTOCOL,
  *             ABORTED: the smaller comm; DEVICE
  */
-TAMIS_CHECKED tamis_status tamis_reducer_move(tamis_reducer *reducer, tamis_comm *smaller,
-                                              tamis_moved *report, tamis_reducer **moved);
+TAMIS_CHECKED tamis_status tamis_reducer_migrate(tamis_reducer *reducer, tamis_comm *smaller,
+                                                 tamis_migration *report, tamis_reducer **migrated);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 10. Settings                                                                                 */

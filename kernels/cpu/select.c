@@ -150,10 +150,10 @@ static size_t sample_size(const tam_select *s, size_t own, size_t k) {
     return lesser(size, lesser(s->capacity, greater(own / SAMPLE_LARGEST, SAMPLE_MIN)));
 }
 
-/* Search for about one and a half times k entries; too many or too few change the aim. */
+/* Search for about one and a half times k entries; too many or too few change the target. */
 static bool select_by_search(tam_select *s, const tam_scope *scope, size_t own, size_t k,
                              uint32_t *indices, tam_cutoff *cutoff, size_t *considered) {
-    size_t most = s->sweep->capacity, size = 0, aim = 0;
+    size_t most = s->sweep->capacity, size = 0, target = 0;
     if (k + k / 8 > most || k > own / 2) /* hardly any guess would fit */
         return false;
     size_t stride = own / sample_size(s, own, k);
@@ -162,18 +162,18 @@ static bool select_by_search(tam_select *s, const tam_scope *scope, size_t own, 
             size = tam_scan_sample(scope, stride, s->capacity, s->keys);
         size_t chosen = (size_t)((double)k * (double)size / (double)own);
         if (guess == 0) {
-            aim = chosen + chosen / 2 + 8;
-            aim = lesser(aim, (size_t)(0.8 * (double)most * (double)size / (double)own));
+            target = chosen + chosen / 2 + 8;
+            target = lesser(target, (size_t)(0.8 * (double)most * (double)size / (double)own));
         }
-        aim = lesser(greater(aim, 1), size);
-        uint32_t key = greater(tam_kth(s->keys, size, aim, s->spare).key, 1);
+        target = lesser(greater(target, 1), size);
+        uint32_t key = greater(tam_kth(s->keys, size, target, s->spare).key, 1);
         tam_candidates found = search(s, scope, key);
         *considered = found.count;
         if (select_from_list(s, scope, &found, key, k, indices, cutoff))
             return true;
         if (found.complete && key == 1) /* there are zeros among the k */
             return false;
-        aim = found.complete ? 2 * aim + 8 : chosen + (greater(aim, chosen) - chosen) / 4;
+        target = found.complete ? 2 * target + 8 : chosen + (greater(target, chosen) - chosen) / 4;
     }
     return false;
 }

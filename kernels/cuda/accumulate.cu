@@ -132,7 +132,7 @@ static __device__ void make_updates(const tam_optimizer &rule, uint32_t begin, f
     store_moments(rule.second, begin, v);
 }
 
-/* The same for chunks that are no vectors, in memory. */
+/* Moments of chunks that are no vectors, in memory. */
 template <tam_form FORM>
 static __device__ void make_updates(const tam_optimizer &rule, const tam_cuda_chunk &chunk,
                                     float g[16]) {

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/sums.cuh"
 
-/* Of the own shard. @return this thread's part of their check */
+/* Add up the own shard. @return this thread's part of their check */
 static __device__ __forceinline__ uint64_t add_own(const tam_cuda_exchange &x, uint32_t count) {
     uint64_t shard = x.shard_length / 4, sum = 0;
     float4 *sums = reinterpret_cast<float4 *>(x.values) + x.packets.rank * shard;

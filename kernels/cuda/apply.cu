@@ -14,7 +14,7 @@
 struct bucket_totals {
     unsigned long long selected, deferred, candidates, nonfinite, bad;
     uint32_t rescans, sent_max;
-    uint32_t rowed;           /* entries of the result in segments with rows */
+    uint32_t row_entries;     /* entries of the result in segments with rows */
     uint32_t refused;         /* the first bucket whose packets or sums are refused, or nbuckets */
     uint32_t found_nonfinite; /* the first rank whose gradient was not finite, or UINT32_MAX */
     uint32_t counts[TAM_BUCKETS_MAX];
@@ -35,8 +35,8 @@ static __device__ void add_verdict(const tam_cuda_exchange &x, uint32_t b, bucke
     atomicAdd(&all->bad, (unsigned long long)scratch->bad);
     atomicAdd(&all->rescans, v->rescans);
     all->counts[b] = v->count;
-    if (tam_scheme_rowed(x.all[b].scheme))
-        atomicAdd(&all->rowed, v->count);
+    if (tam_scheme_is_sparse_rows(x.all[b].scheme))
+        atomicAdd(&all->row_entries, v->count);
     all->squares[b] = v->sent_sum;
     all->own[b] = v->own_sum;
     all->sums[b] = v->all_sum;
@@ -56,17 +56,18 @@ static __device__ uint32_t selected_of(const tam_cuda_packets &s, uint32_t rank)
 static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t rank) {
     uint32_t count = 0;
     for (uint32_t b = 0; b < x.nbuckets; b++)
-        count += tam_scheme_rowed(x.all[b].scheme) ? 0 : selected_of(x.all[b].packets, rank);
+        count +=
+            tam_scheme_is_sparse_rows(x.all[b].scheme) ? 0 : selected_of(x.all[b].packets, rank);
     return count;
 }
 
 static __device__ void use_scale(const tam_cuda_exchange &x) {
     tam_cuda_common *common = x.common;
-    common->scale = tam_match_scale(common->match, x.match, x.scale_most);
+    common->scale = tam_norm_matching_scale(common->norm_matching, x.norm_matching, x.scale_most);
     common->divisor = (float)(x.divisor / common->scale);
 }
 
-/* match: the scale of this step includes what it taught (collectives/reducer/finish.c). */
+/* norm_matching: the scale of this step includes what it taught (collectives/reducer/finish.c). */
 static __device__ void learn_scale(const tam_cuda_exchange &x, const bucket_totals &all) {
     tam_cuda_common *common = x.common;
     double own = 0.0, applied = 0.0, divisor = x.divisor;
@@ -74,7 +75,8 @@ static __device__ void learn_scale(const tam_cuda_exchange &x, const bucket_tota
         own += all.own[b];
         applied += all.sums[b];
     }
-    common->match = tam_match_learn(common->match, own, applied / (divisor * divisor));
+    common->norm_matching =
+        tam_norm_matching_learn(common->norm_matching, own, applied / (divisor * divisor));
     use_scale(x);
 }
 
@@ -103,19 +105,19 @@ static __device__ void conclude(const tam_cuda_exchange &x, const bucket_totals 
         return;
     }
     verdict->nonfinite += all.bad;
-    if (x.match > 0.0) /* if nothing is learned: as after the step before */
+    if (x.norm_matching > 0.0) /* if nothing is learned: as after the step before */
         use_scale(x);
     if (all.bad > 0 && x.nonfinite != TAMIS_NONFINITE_DROP) {
         verdict->status = TAMIS_E_NONFINITE;
         verdict->in_sums = 1;
         return;
     }
-    verdict->rowed = all.rowed;
+    verdict->row_entries = all.row_entries;
     for (uint32_t b = 0; b < x.nbuckets; b++) {
         verdict->count += all.counts[b];
         verdict->sent_sum += all.squares[b];
     }
-    if (x.match > 0.0)
+    if (x.norm_matching > 0.0)
         learn_scale(x, all);
 }
 
@@ -144,10 +146,10 @@ static __device__ void decide(const tam_cuda_exchange &x) {
 
 /* -- validate --------------------------------------------------------------------------------- */
 
-/* With a match the scale is not known yet, and need not be: it makes no step longer than the ranks'
- * own times a constant. */
+/* With norm matching the scale is not known yet, and need not be: it makes no step longer than the
+ * ranks' own times a constant. */
 static __device__ __forceinline__ float divisor_of(const tam_cuda_exchange &x) {
-    return x.match > 0.0 ? x.divisor : x.common->divisor;
+    return x.norm_matching > 0.0 ? x.divisor : x.common->divisor;
 }
 
 /* What would be applied is finite. */
@@ -177,7 +179,7 @@ static __device__ uint64_t validate_piece(const tam_cuda_exchange &x, uint32_t p
             float error = x.rounded.blocks > 0 ? x.errors[i] : 0.0f;
             kept += (double)error * error;
         });
-    if (x.match > 0.0) /* all threads alike */
+    if (x.norm_matching > 0.0) /* uniform in the block */
         put_sum(squares, &x.value_sums[piece]);
     if (x.rounded.blocks > 0)
         put_sum(kept, &x.rounded.squares[piece]);
@@ -221,7 +223,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
         return;
     if (x.checked && verdict->status == TAMIS_OK)
         check_sums(x);
-    if (x.match > 0.0)
+    if (x.norm_matching > 0.0)
         add_squares(x, pieces, verdict);
     if (x.rounded.blocks > 0) {
         double kept = tam_block_fold_list(x.rounded.squares, pieces);

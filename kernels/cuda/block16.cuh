@@ -40,7 +40,7 @@ static __device__ __forceinline__ uint32_t *offsets_of(const tam_cuda_exchange &
 static __device__ __forceinline__ uint32_t pack_counts(const packing &p, const uint32_t *offsets,
                                                        uint64_t *sum) {
     uint32_t blocks = (uint32_t)tam_block16_blocks(p.span), done = 0;
-    for (uint32_t at = 0; at < blocks; at += TAM_BLOCK_THREADS) { /* all threads alike */
+    for (uint32_t at = 0; at < blocks; at += TAM_BLOCK_THREADS) { /* uniform in the block */
         uint32_t b = at + threadIdx.x, count = 0, bytes = 0;
         if (b < blocks) {
             uint32_t end = b + 1 < blocks ? offsets[b + 1] : p.count;
@@ -118,7 +118,7 @@ static __device__ void read_counts(const tam_cuda_exchange &x, uint32_t r) {
     uint32_t *offsets = offsets_of(x, r, blocks);
     uint32_t bytes = p.count <= p.bytes / 2 ? p.bytes - 2 * p.count : 0;
     uint64_t done = 0;
-    for (uint32_t at = 0; at < bytes; at += TAM_BLOCK_THREADS) { /* all threads alike */
+    for (uint32_t at = 0; at < bytes; at += TAM_BLOCK_THREADS) { /* uniform in the block */
         count_end end = {};
         if (at + threadIdx.x < bytes) {
             end = read_count(p, at + threadIdx.x);

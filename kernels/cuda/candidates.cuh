@@ -68,7 +68,7 @@ static __device__ uint32_t tam_append_rows(const tam_cuda_accumulate &job, uint3
     return count;
 }
 
-/* The same for the other mapping, where lanes' elements of one register are neighbours. */
+/* Append candidates of the other mapping, where lanes' elements of one register are neighbours. */
 static __device__ uint32_t tam_append_columns(const tam_cuda_accumulate &job, uint32_t begin,
                                               uint32_t hits, uint32_t *cursor) {
     uint32_t lane = threadIdx.x % 32, count = 0;

@@ -67,12 +67,12 @@ static tamis_status receive(const tam_cuda_row *row, uint32_t n, const uint32_t 
     TAM_TRY(tam_cuda_fetch(row, row->device.selected, n * sizeof *selected, row->outbox.selected));
     if (along > 0)
         TAM_TRY(tam_cuda_fetch(row, from, along * sizeof from[0], row->work.staging));
-    TAM_TRY(tam_cuda_lane_wait(&row->work, "selection"));
+    TAM_TRY(tam_cuda_queue_wait(&row->work, "selection"));
     size_t count = n == 1 ? lesser(selected[0].count, most) : most, here = lesser(count, along);
     if (here > 0)
         memcpy(indices, row->work.staging, here * sizeof indices[0]);
-    return tam_cuda_lane_read(&row->work, from + here, (count - here) * sizeof from[0],
-                              indices + here);
+    return tam_cuda_queue_read(&row->work, from + here, (count - here) * sizeof from[0],
+                               indices + here);
 }
 
 /* One threshold for all groups replaces those of the last accumulate. */
@@ -210,7 +210,7 @@ tamis_status tam_cuda_count(tam_cuda_row *row, const float *acc, uint32_t thresh
                                            row->device.grid.blocks, device, row->work.stream),
                  "launching count");
     TAM_TRY(tam_cuda_fetch(row, device, sizeof *host, host));
-    TAM_TRY(tam_cuda_lane_wait(&row->work, "count"));
+    TAM_TRY(tam_cuda_queue_wait(&row->work, "count"));
     *out = *host;
     return TAMIS_OK;
 }
@@ -225,7 +225,7 @@ tamis_status tam_cuda_mark(tam_cuda_row *row, const float *acc, uint32_t length,
                                           row->work.stream),
                      "launching mark");
         TAM_TRY(tam_cuda_fetch(row, device, piece, row->work.staging));
-        TAM_TRY(tam_cuda_lane_wait(&row->work, "mark"));
+        TAM_TRY(tam_cuda_queue_wait(&row->work, "mark"));
         memcpy(marks + at, row->work.staging, piece);
     }
     return TAMIS_OK;
@@ -251,7 +251,7 @@ static tamis_status receive_values(tam_cuda_row *row, size_t count, const char *
                                    float *values) {
     unsigned char *staging = row->work.staging + TAM_CUDA_STAGING / 2;
     TAM_TRY(tam_cuda_fetch(row, row->values, count * sizeof values[0], staging));
-    TAM_TRY(tam_cuda_lane_wait(&row->work, what));
+    TAM_TRY(tam_cuda_queue_wait(&row->work, what));
     memcpy(values, staging, count * sizeof values[0]);
     return TAMIS_OK;
 }
@@ -294,7 +294,7 @@ tamis_status tam_cuda_put(tam_cuda_row *row, float *acc, const uint32_t *indices
         TAM_CUDA_TRY(tam_launch_put(acc, row->indices, row->inbox.count, piece,
                                     values ? row->values : NULL, row->work.stream),
                      "launching put");
-        TAM_TRY(tam_cuda_lane_wait(&row->work, "put"));
+        TAM_TRY(tam_cuda_queue_wait(&row->work, "put"));
     }
     return TAMIS_OK;
 }

@@ -4,11 +4,11 @@
  * budget.c do on the host, with the same bits (lib/policy/rules.h).
  *
  *     observe     ranks and groups to threads    smallest keys, means, sizes of groups
- *     learn       thread 0                       state; the lesson for all groups
+ *     learn       thread 0                       state; the update of all groups' levels
  *     budgets     all sort, thread 0 walks       k among the groups
  *     levels      groups to threads
  *     divide      thread 0 of the last block     k among the buckets; in a second launch:
- *     aim         groups to threads              levels, for another k
+ *     retarget    groups to threads              levels, for another k
  *     prepare     groups to threads              thresholds, weights; thread 0: parameters
  *     report      the last block                 figures of the step, for the host
  *
@@ -29,20 +29,20 @@
 struct shared_state {
     tam_control_state state;
     tam_observed seen; /* without the groups, which are in the job's memory */
-    tam_lesson lesson;
+    tam_level_update update;
     double norm; /* of what is exchanged here */
     /* The groups that get their budgets next, by descending norm. */
     double norms[TAM_BLOCK_THREADS];
     uint32_t lengths[TAM_BLOCK_THREADS], budgets[TAM_BLOCK_THREADS];
 };
 
-/* Of so many entries of the bucket, those that are selected here: of a shard its part. */
+/* How many of so many entries of the bucket are selected here: for a shard its part. */
 static __device__ uint64_t part_of(const tam_cuda_control &job, uint64_t k) {
     return tam_rule_rank_budget(k, job.whole, job.node_shard.before, job.node_shard.upto);
 }
 
 /* Those that thresholds are learned for. A shard may get none of a small k. */
-static __device__ uint64_t aim_of(const tam_cuda_control &job, uint64_t k) {
+static __device__ uint64_t threshold_k_of(const tam_cuda_control &job, uint64_t k) {
     uint64_t part = part_of(job, k);
     return part > 0 ? part : 1;
 }
@@ -156,7 +156,8 @@ static __device__ void sort_groups(const tam_cuda_control &job) {
 /* Every budget depends on those before it: thread 0 computes, the others load and store. */
 static __device__ void budget_groups(const tam_cuda_control &job, shared_state &shared) {
     uint32_t ngroups = job.grid.ngroups;
-    tam_rest rest = {static_cast<double>(aim_of(job, *job.k)), shared.norm}; /* thread 0's */
+    tam_rest rest = {static_cast<double>(threshold_k_of(job, *job.k)),
+                     shared.norm}; /* thread 0's */
     for (uint32_t first = 0; first < ngroups; first += TAM_BLOCK_THREADS) {
         uint32_t count = min(ngroups - first, static_cast<uint32_t>(TAM_BLOCK_THREADS));
         uint32_t g = threadIdx.x < count ? job.order[first + threadIdx.x] : 0;
@@ -179,9 +180,9 @@ static __device__ void shift_levels(const tam_cuda_control &job, double shift) {
         job.levels[g] = tam_rule_clip_level(job.levels[g] + shift);
 }
 
-static __device__ void shape_levels(const tam_cuda_control &job, const tam_lesson &lesson) {
+static __device__ void shape_levels(const tam_cuda_control &job, const tam_level_update &update) {
     for (uint32_t g = threadIdx.x; g < job.grid.ngroups; g += TAM_BLOCK_THREADS)
-        job.levels[g] = tam_rule_level(&lesson, job.levels[g], job.means[g], job.group_selected[g],
+        job.levels[g] = tam_rule_level(&update, job.levels[g], job.means[g], job.group_selected[g],
                                        job.budgets[g], job.grid.groups[g].length);
 }
 
@@ -191,10 +192,10 @@ static __device__ void learn_levels(const tam_cuda_control &job, shared_state &s
     if (threadIdx.x == 0) {
         shared.seen = observe(job);
         if (shared.seen.nmin_keys > 0)
-            shared.lesson = tam_rule_learn(&shared.seen, job.scheme.budget, job.over, job.levels[0],
+            shared.update = tam_rule_learn(&shared.seen, job.scheme.budget, job.over, job.levels[0],
                                            &shared.state);
         /* The groups cover the vector, so every entry of the union is in some group. */
-        shared.lesson.share = tam_rule_union_share(aim_of(job, *job.k), job.verdict->count);
+        shared.update.share = tam_rule_union_share(threshold_k_of(job, *job.k), job.verdict->count);
     }
     if (by_norm)
         count_selected(job);
@@ -202,12 +203,12 @@ static __device__ void learn_levels(const tam_cuda_control &job, shared_state &s
     if (shared.seen.nmin_keys == 0)
         return;
     if (!by_norm) {
-        shift_levels(job, shared.lesson.shift);
+        shift_levels(job, shared.update.shift);
         return;
     }
     sort_groups(job);
     budget_groups(job, shared);
-    shape_levels(job, shared.lesson);
+    shape_levels(job, shared.update);
 }
 
 static __device__ void learn(const tam_cuda_control &job, shared_state &shared) {
@@ -222,8 +223,8 @@ static __device__ void learn(const tam_cuda_control &job, shared_state &shared) 
     if (has_levels)
         learn_levels(job, shared);
     else if (job.scheme.threshold == TAM_THRESHOLD_STEP && threadIdx.x == 0)
-        shared.state.threshold =
-            tam_rule_step(shared.state.threshold, job.verdict->selected, aim_of(job, *job.k));
+        shared.state.threshold = tam_rule_step(shared.state.threshold, job.verdict->selected,
+                                               threshold_k_of(job, *job.k));
     if (threadIdx.x == 0)
         *job.state = shared.state;
 }
@@ -251,7 +252,8 @@ static __device__ void write_params(const tam_cuda_control &job, const tam_contr
     job.params->listed = tam_rule_listed(job.scheme.threshold, &state);
 }
 
-/* The same thread handles a group as in learn: levels need no barrier, only the state does. */
+/* A group is handled by the thread that handled it in learn: levels need no barrier, only the
+ * state does. */
 static __device__ void prepare(const tam_cuda_control &job, const tam_control_state &state) {
     for (uint32_t g = threadIdx.x; g < job.grid.ngroups; g += TAM_BLOCK_THREADS) {
         job.thresholds[g] = tam_rule_threshold(job.scheme.threshold, &state, job.levels[g]);
@@ -262,9 +264,9 @@ static __device__ void prepare(const tam_cuda_control &job, const tam_control_st
 /* Prepare the next step, with target k: learned levels are shifted accordingly. */
 static __device__ void write_next_params(const tam_cuda_control &job,
                                          const tam_control_state &state, uint64_t k) {
-    uint64_t now = aim_of(job, *job.k), next = aim_of(job, k);
+    uint64_t now = threshold_k_of(job, *job.k), next = threshold_k_of(job, k);
     if (next != now && state.primed && tam_scheme_has_levels(job.scheme))
-        shift_levels(job, tam_rule_aim(&state, now, next));
+        shift_levels(job, tam_rule_target_shift(&state, now, next));
     prepare(job, state);
     __syncthreads(); /* all have read k */
     if (threadIdx.x > 0)
@@ -275,7 +277,7 @@ static __device__ void write_next_params(const tam_cuda_control &job,
 
 /* -- kernels ---------------------------------------------------------------------------------- */
 
-/* Of the launch. It takes all the tickets back. */
+/* Whether this is the last bucket of the launch. It takes all the tickets back. */
 static __device__ bool is_last_bucket(tam_cuda_common *common) {
     bool last = tam_last_block(&common->learned);
     if (last && threadIdx.x == 0)
@@ -298,7 +300,7 @@ static __device__ void end_step(const tam_cuda_control &job, bool by_norm) {
     if (status == TAMIS_OK)
         learn(job, shared);
     __syncthreads();
-    if (!by_norm || status != TAMIS_OK || tam_scheme_rowed(job.scheme))
+    if (!by_norm || status != TAMIS_OK || tam_scheme_is_sparse_rows(job.scheme))
         write_next_params(job, shared.state, *job.k);
 }
 
@@ -321,7 +323,7 @@ static __global__ void divide(const tam_cuda_control *jobs, const tam_cuda_budge
 static __device__ void begin_step(const tam_cuda_control &job, uint64_t k) {
     __shared__ tam_control_state state;
     if (job.common->verdict.status != TAMIS_OK || job.params->broken != TAMIS_OK ||
-        tam_scheme_rowed(job.scheme))
+        tam_scheme_is_sparse_rows(job.scheme))
         return;
     if (threadIdx.x == 0)
         state = *job.state;
@@ -329,8 +331,8 @@ static __device__ void begin_step(const tam_cuda_control &job, uint64_t k) {
     write_next_params(job, state, k);
 }
 
-static __global__ void aim(const tam_cuda_control *jobs, const tam_cuda_budgets budgets,
-                           const tam_cuda_reporting reporting) {
+static __global__ void retarget(const tam_cuda_control *jobs, const tam_cuda_budgets budgets,
+                                const tam_cuda_reporting reporting) {
     begin_step(jobs[blockIdx.x], budgets.next[jobs[blockIdx.x].budget_at]);
     if (is_last_bucket(reporting.common))
         tam_report(reporting);
@@ -347,11 +349,11 @@ static __global__ void write_first_params(const tam_cuda_control job, uint64_t s
 
 extern "C" int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_budgets *budgets,
                                   const tam_cuda_reporting *reporting, void *stream) {
-    uint32_t nbuckets = budgets->nbuckets + budgets->nrowed;
+    uint32_t nbuckets = budgets->nbuckets + budgets->nrow_segments;
     if (!budgets->by_norm)
         return tam_launch(control, nbuckets, stream, jobs, *reporting);
     int error = tam_launch(divide, nbuckets, stream, jobs, *budgets, reporting->common);
-    return error ? error : tam_launch(aim, nbuckets, stream, jobs, *budgets, *reporting);
+    return error ? error : tam_launch(retarget, nbuckets, stream, jobs, *budgets, *reporting);
 }
 
 extern "C" int tam_launch_prepare(const tam_cuda_control *job, uint64_t step, void *stream) {

@@ -26,13 +26,13 @@
  * before anything is applied (exchange.h).
  *
  * Buckets. A step of several buckets has a tam_cuda_step for each. The first one leads: it holds
- * what they share, and calls that concern all go to it. Of two streams one compresses; the other
- * runs the collectives and the phases between them, so that bucket 1 is compressed while bucket 0
- * is exchanged:
+ * what they share, and calls that concern all go to it. Where there are two streams, one
+ * compresses; the other runs the collectives and the phases between them, so that bucket 1 is
+ * compressed while bucket 0 is exchanged:
  *
  *     gradient   ready 0       ready 1        ready 2
  *     compress     [begin 0]     [begin 1]      [begin 2]
- *     travel                [enqueue 0, validate][enqueue 1, validate][...][apply 0 1 2] finish
+ *     comm                  [enqueue 0, validate][enqueue 1, validate][...][apply 0 1 2] finish
  *
  * With one bucket nothing can overlap: one stream does it all.
  *
@@ -51,7 +51,7 @@
 #include "lib/base/members.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
-#include "lib/policy/match.h"
+#include "lib/policy/norm_matching.h"
 #include "lib/policy/strided.h"
 
 extern const tam_device tam_device_cuda; /* open takes the current CUDA device */
@@ -83,17 +83,18 @@ typedef struct tam_cuda_quota {
 /** What the steps of all buckets have in common. */
 typedef struct tam_cuda_whole {
     uint32_t nbuckets;
-    uint32_t nrowed;         /* of these, segments with rows, which have no part of k */
+    uint32_t nrow_segments;  /* of these, segments with rows, which have no part of k */
     bool by_norm;            /* shared by norms: then nstats of every plan is not 0 */
     const uint64_t *lengths; /* [nbuckets] elements of those that share k; then anything */
 } tam_cuda_whole;
 
 /** Update mode (tamis_update). All zero: gradients are accumulated. */
 typedef struct tam_cuda_update {
-    bool moments;      /* targets have an optimizer */
-    bool corrects;     /* whose numbers are others in every pass */
-    float *masked;     /* moments that are cleared where the residual is; or NULL */
-    double match;      /* tamis_update.match: the scale follows from norms; needs nstats */
+    bool moments;  /* targets have an optimizer */
+    bool corrects; /* whose numbers are others in every pass */
+    float *masked; /* moments that are cleared where the residual is; or NULL */
+    double
+        norm_matching; /* tamis_update.norm_matching: the scale follows from norms; needs nstats */
     double scale_most; /* of such a scale */
 } tam_cuda_update;
 
@@ -151,8 +152,8 @@ typedef struct tam_cuda_plan {
     tam_control *control;      /* thresholds; read at load, written at save */
 } tam_cuda_plan;
 
-/** Buffers of the collectives of a step. All pointers are device memory. */
-typedef struct tam_cuda_mail {
+/** Comm buffers: the messages of a step. All pointers are device memory. */
+typedef struct tam_cuda_comm_buffers {
     void *stream;
     tam_members among;
     unsigned char *packets; /* [among.count * packet_bytes]; the own one, sealed, is at its place */
@@ -162,7 +163,7 @@ typedef struct tam_cuda_mail {
     unsigned char *values;         /* [among.count * shard_bytes] to each rank */
     unsigned char *shards;         /* [among.count * shard_bytes] received */
     unsigned char *sums;           /* [among.count * sum_bytes]; the own ones are at their place */
-} tam_cuda_mail;
+} tam_cuda_comm_buffers;
 
 /** Figures of a finished step of all buckets, which the device writes to pinned memory. */
 typedef struct tam_cuda_report {
@@ -195,10 +196,10 @@ typedef struct tam_cuda_past {
     uint64_t number; /* of the next step */
     uint64_t k, all; /* its entries, of the bucket and of all together */
     uint64_t last_result, early_nonfinite;
-    double norm;     /* of the bucket in the last step */
-    bool has_norms;  /* of all buckets */
-    tam_match match; /* as well */
-    double scale;    /* of updates, unless there is a match; 0: there are none */
+    double norm;                     /* of the bucket in the last step */
+    bool has_norms;                  /* of all buckets */
+    tam_norm_matching norm_matching; /* as well */
+    double scale; /* of updates, unless there is norm matching; 0: there are none */
 } tam_cuda_past;
 
 /** Start from `past` and the state in plan.control: for every bucket, before the first step, while
@@ -213,7 +214,7 @@ tamis_status tam_cuda_step_save(tam_cuda_step *step, tam_cuda_past *past);
 typedef tamis_status (*tam_cuda_enqueue)(void *context, tam_cuda_step *step);
 
 /** Run collectives while no step is under way, and wait for them, by the deadline of the plan. */
-tamis_status tam_cuda_step_rehearse(tam_cuda_step *step, tam_cuda_enqueue enqueue, void *context);
+tamis_status tam_cuda_step_warm_up(tam_cuda_step *step, tam_cuda_enqueue enqueue, void *context);
 
 /**
  * Capture begin to apply, with the collectives between them, as graphs that every later run
@@ -233,7 +234,7 @@ typedef struct tam_cuda_capacity {
         result_max; /* nodes: packet_capacity and result_max of tam_cuda_node */
 } tam_cuda_capacity;
 
-/** Other sizes of messages, while no step is under way. All ranks rehearse and capture anew. */
+/** Other sizes of messages, while no step is under way. All ranks warm up and capture anew. */
 tamis_status tam_cuda_step_resize(tam_cuda_step *step, const tam_cuda_capacity *capacity);
 
 /**
@@ -269,7 +270,7 @@ tamis_status tam_cuda_step_accumulate(tam_cuda_step *step, const tam_accumulate 
 /** The phases that `enqueue` calls, in this order. */
 tamis_status tam_cuda_step_union(tam_cuda_step *step);
 tamis_status tam_cuda_step_add(tam_cuda_step *step);
-const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *step);
+const tam_cuda_comm_buffers *tam_cuda_step_buffers(const tam_cuda_step *step);
 
 /* Called for the first bucket, on behalf of all. */
 
@@ -327,7 +328,7 @@ tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32
                                  tam_cuda_step **out);
 uint32_t tam_cuda_dense_pieces(const tam_cuda_step *step);
 /** @return packet_bytes is 0 except for the first piece */
-tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece);
+tam_cuda_comm_buffers tam_cuda_dense_buffers(const tam_cuda_step *step, uint32_t piece);
 
 /**
  * Nodes: a sparse step among the ranks that hold the same shard in all nodes (an inter-node group),
@@ -350,34 +351,37 @@ tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece);
 typedef struct tam_cuda_inside tam_cuda_inside;
 
 /** One collective of a step. */
-typedef enum tam_cuda_leg {
+typedef enum tam_cuda_comm_phase {
     TAM_CUDA_PACKETS,
     TAM_CUDA_SHARDS,
     TAM_CUDA_SUMS,
     TAM_CUDA_VALUES, /* sum_order transport, in place of the two: sums of `values` to `shards` */
-    TAM_CUDA_LEGS
-} tam_cuda_leg;
+    TAM_CUDA_COMM_PHASES
+} tam_cuda_comm_phase;
 
-/** Enqueues one collective on mail->stream: the reducer's. */
-typedef tamis_status (*tam_cuda_carry)(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg);
+/** Enqueues one collective on buffers->stream: the reducer's. */
+typedef tamis_status (*tam_cuda_enqueue_comm)(void *context, const tam_cuda_comm_buffers *buffers,
+                                              tam_cuda_comm_phase phase);
 
 /** All that `enqueue` does with nodes.
  * @param inter  what it does without nodes, among the ranks that select */
-tamis_status tam_cuda_node_exchange(tam_cuda_step *step, tam_cuda_carry carry,
+tamis_status tam_cuda_node_exchange(tam_cuda_step *step, tam_cuda_enqueue_comm enqueue_comm,
                                     tam_cuda_enqueue inter, void *context);
 
 /** Its collectives alone. @param inter  those among the ranks that select */
-tamis_status tam_cuda_node_rehearse(tam_cuda_step *step, tam_cuda_carry carry,
-                                    tam_cuda_enqueue inter, void *context);
+tamis_status tam_cuda_node_warm_up(tam_cuda_step *step, tam_cuda_enqueue_comm enqueue_comm,
+                                   tam_cuda_enqueue inter, void *context);
 
 /** Bytes that a rank sends inside its node in a step. */
 uint64_t tam_cuda_node_bytes(const tam_cuda_step *step);
 
 /** All that `enqueue` does: check to narrow, of all pieces. */
-tamis_status tam_cuda_dense_reduce(tam_cuda_step *step, tam_cuda_carry carry, void *context);
+tamis_status tam_cuda_dense_reduce(tam_cuda_step *step, tam_cuda_enqueue_comm enqueue_comm,
+                                   void *context);
 
 /** Its collectives alone, one of each size. */
-tamis_status tam_cuda_dense_rehearse(tam_cuda_step *step, tam_cuda_carry carry, void *context);
+tamis_status tam_cuda_dense_warm_up(tam_cuda_step *step, tam_cuda_enqueue_comm enqueue_comm,
+                                    void *context);
 
 /** Result of a sparse step of all buckets, in device memory: indices[*count], values[*count]. */
 typedef struct tam_cuda_result {

@@ -9,12 +9,12 @@
  * wire, the kernels work on the other.
  *
  *     coll     packets .       shards 0  shards 1  sums 0   sums 1     shards 2   shards 3  sums 2
- *     travel          check,   widen 1   add 0     add 1    narrow 0,  narrow 1,  add 2     add 3
+ *     comm            check,   widen 1   add 0     add 1    narrow 0,  narrow 1,  add 2     add 3
  *                     widen 0                               widen 2    widen 3
  *
  * A collective follows the kernels enqueued before it, and a kernel the collective before it on its
  * buffers (`arrived`). So a buffer is free again when its piece was narrowed, in the order of
- * `travel` alone, and a bucket leaves nothing behind on the wire. Before the first piece the ranks
+ * `comm` alone, and a bucket leaves nothing behind on the wire. Before the first piece the ranks
  * exchange empty packets, to check that they sum the same.
  */
 #include "kernels/cuda/step.h"
@@ -58,7 +58,7 @@ static uint64_t shard_length_of(const tam_cuda_step *s, uint64_t count) {
 }
 
 /* All pieces but the last are sent as long as the longest can be, whatever the chunks that they
- * hold: then a rehearsal covers all sizes. */
+ * hold: then a warm-up covers all sizes. */
 static tam_cuda_exchange exchange_of(const tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = s->exchange;
     x.values += piece % 2 * s->exchange.capacity;
@@ -123,7 +123,7 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
 }
 
 static tamis_status fill(tam_cuda_step *s) {
-    tam_cuda_round *r = s->round;
+    tam_cuda_bucket_group *r = s->group;
     if (s->plan.first)
         return TAMIS_OK;
     TAM_TRY(tam_cuda_stream_open(TAM_CUDA_URGENT, &r->coll));
@@ -136,7 +136,7 @@ static tamis_status fill(tam_cuda_step *s) {
 
 static tamis_status load(tam_cuda_step *s, uint64_t number) {
     tam_cuda_params params = {.step = number};
-    return tam_cuda_lane_write(&s->round->lane, &params, sizeof params, s->control.params);
+    return tam_cuda_queue_write(&s->group->queue, &params, sizeof params, s->control.params);
 }
 
 static tamis_status save(tam_cuda_step *s, const tam_cuda_past *past) {
@@ -148,7 +148,7 @@ static tamis_status save(tam_cuda_step *s, const tam_cuda_past *past) {
 /* -- phases ----------------------------------------------------------------------------------- */
 
 static tamis_status begin(tam_cuda_step *s) {
-    TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, s->round->lane.stream));
+    TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, s->group->queue.stream));
     return TAMIS_OK;
 }
 
@@ -159,14 +159,14 @@ static tamis_status validate(tam_cuda_step *s) {
 }
 
 static tamis_status apply_result(tam_cuda_step *s) {
-    TAM_CUDA_LAUNCH(
-        tam_launch_dense_apply(&s->exchange, &s->target, s->control.params, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_dense_apply(&s->exchange, &s->target, s->control.params,
+                                           tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
 static tamis_status finish(tam_cuda_step *first, uint32_t by) {
-    const tam_cuda_reporting reporting = tam_cuda_round_reporting(first, by);
-    TAM_CUDA_LAUNCH(tam_launch_report(&reporting, first->round->travel));
+    const tam_cuda_reporting reporting = tam_cuda_bucket_group_reporting(first, by);
+    TAM_CUDA_LAUNCH(tam_launch_report(&reporting, first->group->comm_stream));
     return TAMIS_OK;
 }
 
@@ -174,51 +174,52 @@ uint32_t tam_cuda_dense_pieces(const tam_cuda_step *s) {
     return s->npieces;
 }
 
-tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *s, uint32_t piece) {
+tam_cuda_comm_buffers tam_cuda_dense_buffers(const tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
-    tam_cuda_mail mail;
-    tam_cuda_step_describe_mail(s, &x, &mail);
-    mail.stream = s->round->coll;
+    tam_cuda_comm_buffers buffers;
+    tam_cuda_step_describe_buffers(s, &x, &buffers);
+    buffers.stream = s->group->coll;
     if (piece > 0)
-        mail.packet_bytes = 0;
-    return mail;
+        buffers.packet_bytes = 0;
+    return buffers;
 }
 
 /* -- pieces take turns ------------------------------------------------------------------------ */
 
 /* Which of the events tells when the buffers of a piece are back. */
 static cudaEvent_t arrival_of(const tam_cuda_step *s, uint32_t piece) {
-    return s->round->arrived[piece % 2];
+    return s->group->arrived[piece % 2];
 }
 
 /* A collective on the wire, behind the kernels enqueued so far. */
-static tamis_status send(tam_cuda_step *s, uint32_t piece, tam_cuda_leg leg, tam_cuda_carry carry,
-                         void *context) {
-    const tam_cuda_round *r = s->round;
-    tam_cuda_mail mail = tam_cuda_dense_mail(s, piece);
-    TAM_TRY(tam_cuda_follow(r->coll, r->travel, r->handed));
-    TAM_TRY(carry(context, &mail, leg));
+static tamis_status send(tam_cuda_step *s, uint32_t piece, tam_cuda_comm_phase phase,
+                         tam_cuda_enqueue_comm enqueue_comm, void *context) {
+    const tam_cuda_bucket_group *r = s->group;
+    tam_cuda_comm_buffers buffers = tam_cuda_dense_buffers(s, piece);
+    TAM_TRY(tam_cuda_follow(r->coll, r->comm_stream, r->handed));
+    TAM_TRY(enqueue_comm(context, &buffers, phase));
     TAM_CUDA_TRY(cudaEventRecord(arrival_of(s, piece), r->coll), "sending a piece");
     return TAMIS_OK;
 }
 
 /* Later kernels follow the last collective on the buffers of this piece. */
 static tamis_status receive(const tam_cuda_step *s, uint32_t piece) {
-    TAM_CUDA_TRY(cudaStreamWaitEvent(s->round->travel, arrival_of(s, piece), 0),
+    TAM_CUDA_TRY(cudaStreamWaitEvent(s->group->comm_stream, arrival_of(s, piece), 0),
                  "receiving a piece");
     return TAMIS_OK;
 }
 
 static tamis_status widen(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
-    TAM_CUDA_LAUNCH(tam_launch_dense_widen(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(
+        tam_launch_dense_widen(&x, &s->target, &s->pieces[piece], tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
 static tamis_status add(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     TAM_TRY(receive(s, piece));
-    TAM_CUDA_LAUNCH(tam_launch_add(&x, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_add(&x, tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
@@ -227,7 +228,8 @@ static tamis_status narrow(tam_cuda_step *s, uint32_t piece) {
     if (flags(s))
         x.values = x.shards;
     TAM_TRY(receive(s, piece));
-    TAM_CUDA_LAUNCH(tam_launch_dense_narrow(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(
+        tam_launch_dense_narrow(&x, &s->target, &s->pieces[piece], tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
@@ -236,7 +238,7 @@ typedef struct route {
     uint32_t count;
     struct {
         tamis_status (*prepare)(tam_cuda_step *step, uint32_t piece);
-        tam_cuda_leg leg;
+        tam_cuda_comm_phase phase;
     } stages[2];
 } route;
 
@@ -249,50 +251,53 @@ static const route *route_of(const tam_cuda_step *s) {
 }
 
 /* The piece that had the buffers before is narrowed first. */
-static tamis_status advance(tam_cuda_step *s, uint32_t piece, uint32_t stage, tam_cuda_carry carry,
-                            void *context) {
+static tamis_status advance(tam_cuda_step *s, uint32_t piece, uint32_t stage,
+                            tam_cuda_enqueue_comm enqueue_comm, void *context) {
     const route *way = route_of(s);
     if (stage == 0 && piece >= 2 && piece - 2 < s->npieces)
         TAM_TRY(narrow(s, piece - 2));
     if (piece >= s->npieces)
         return TAMIS_OK;
     TAM_TRY(way->stages[stage].prepare(s, piece));
-    return send(s, piece, way->stages[stage].leg, carry, context);
+    return send(s, piece, way->stages[stage].phase, enqueue_comm, context);
 }
 
-static tamis_status check_packets(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
-    TAM_TRY(send(s, 0, TAM_CUDA_PACKETS, carry, context));
+static tamis_status check_packets(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm,
+                                  void *context) {
+    TAM_TRY(send(s, 0, TAM_CUDA_PACKETS, enqueue_comm, context));
     TAM_TRY(receive(s, 0));
-    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
 /* Two at a time; two places beyond the last piece, for what is then still under way. */
-tamis_status tam_cuda_dense_reduce(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
-    TAM_TRY(check_packets(s, carry, context));
+tamis_status tam_cuda_dense_reduce(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm,
+                                   void *context) {
+    TAM_TRY(check_packets(s, enqueue_comm, context));
     for (uint32_t first = 0; first < s->npieces + 2; first += 2) {
         for (uint32_t stage = 0; stage < route_of(s)->count; stage++) {
-            TAM_TRY(advance(s, first, stage, carry, context));
-            TAM_TRY(advance(s, first + 1, stage, carry, context));
+            TAM_TRY(advance(s, first, stage, enqueue_comm, context));
+            TAM_TRY(advance(s, first + 1, stage, enqueue_comm, context));
         }
     }
     return TAMIS_OK;
 }
 
-static tamis_status rehearse(tam_cuda_step *s, uint32_t piece, tam_cuda_carry carry,
-                             void *context) {
+static tamis_status warm_up(tam_cuda_step *s, uint32_t piece, tam_cuda_enqueue_comm enqueue_comm,
+                            void *context) {
     const route *way = route_of(s);
-    tam_cuda_mail mail = tam_cuda_dense_mail(s, piece);
+    tam_cuda_comm_buffers buffers = tam_cuda_dense_buffers(s, piece);
     for (uint32_t i = 0; i < way->count; i++)
-        TAM_TRY(carry(context, &mail, way->stages[i].leg));
+        TAM_TRY(enqueue_comm(context, &buffers, way->stages[i].phase));
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_dense_rehearse(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
-    tam_cuda_mail mail = tam_cuda_dense_mail(s, 0);
-    TAM_TRY(carry(context, &mail, TAM_CUDA_PACKETS));
-    TAM_TRY(rehearse(s, 0, carry, context));
-    return s->npieces > 1 ? rehearse(s, s->npieces - 1, carry, context) : TAMIS_OK;
+tamis_status tam_cuda_dense_warm_up(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm,
+                                    void *context) {
+    tam_cuda_comm_buffers buffers = tam_cuda_dense_buffers(s, 0);
+    TAM_TRY(enqueue_comm(context, &buffers, TAM_CUDA_PACKETS));
+    TAM_TRY(warm_up(s, 0, enqueue_comm, context));
+    return s->npieces > 1 ? warm_up(s, s->npieces - 1, enqueue_comm, context) : TAMIS_OK;
 }
 
 /* -- open ------------------------------------------------------------------------------------- */

@@ -19,8 +19,8 @@
 
 /* Zeros behind the piece, so that shards are whole; of a rank whose exchange is broken the first is
  * 1. Mark all shards as not arrived. */
-static __device__ void prepare_mail(const tam_cuda_exchange &x, const tam_cuda_piece &piece,
-                                    bool broken) {
+static __device__ void prepare_buffers(const tam_cuda_exchange &x, const tam_cuda_piece &piece,
+                                       bool broken) {
     uint64_t thread = tam_thread_of_grid(), threads = tam_threads_of_grid();
     float a = __uint_as_float(TAM_CUDA_ABSENT);
     for (uint64_t i = piece.count + thread; i < x.capacity; i += threads)
@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     widen(const tam_cuda_exchange x, const tam_cuda_accumulate target, const tam_cuda_piece piece) {
     bool broken = x.params->broken != 0 || x.scratch->verdict.status != TAMIS_OK;
     float scale = target.source->scale;
-    prepare_mail(x, piece, broken);
+    prepare_buffers(x, piece, broken);
     for (uint32_t c = piece.first_chunk + tam_warp_of_grid(); c < piece.end_chunk;
          c += tam_warps_of_grid()) {
         tam_cuda_chunk chunk = tam_chunk_of(target.grid, c);

@@ -76,12 +76,12 @@ static void cuda_release(void *self, void *memory) {
 
 static tamis_status cuda_read(void *self, const void *device, size_t bytes, void *host) {
     tam_cuda_row *row = self;
-    TAM_CUDA_ON(row->device.device, tam_cuda_lane_read(&row->copy, device, bytes, host));
+    TAM_CUDA_ON(row->device.device, tam_cuda_queue_read(&row->copy, device, bytes, host));
 }
 
 static tamis_status cuda_write(void *self, const void *host, size_t bytes, void *device) {
     tam_cuda_row *row = self;
-    TAM_CUDA_ON(row->device.device, tam_cuda_lane_write(&row->copy, host, bytes, device));
+    TAM_CUDA_ON(row->device.device, tam_cuda_queue_write(&row->copy, host, bytes, device));
 }
 
 static tamis_status check(const tam_cuda_row *row, const void *memory, const char *what) {
@@ -125,9 +125,9 @@ static tamis_status refresh_parts(tam_cuda_row *row) {
     }
     if (!changed)
         return TAMIS_OK;
-    return tam_cuda_lane_write(&row->work, row->chunks,
-                               row->device.grid.nchunks * sizeof row->chunks[0],
-                               (void *)row->device.grid.chunks);
+    return tam_cuda_queue_write(&row->work, row->chunks,
+                                row->device.grid.nchunks * sizeof row->chunks[0],
+                                (void *)row->device.grid.chunks);
 }
 
 static tamis_status follow(tam_cuda_row *row, cudaStream_t stream) {
@@ -167,7 +167,7 @@ static tamis_status accumulate(tam_cuda_row *row, const tam_accumulate *job, tam
     TAM_TRY(tam_cuda_fetch(row, d->found, sizeof *d->found, row->outbox.found));
     TAM_TRY(tam_cuda_fetch(row, d->group_sums, ngroups * sizeof d->group_sums[0],
                            row->outbox.group_sums));
-    TAM_TRY(tam_cuda_lane_wait(&row->work, "accumulate"));
+    TAM_TRY(tam_cuda_queue_wait(&row->work, "accumulate"));
     const tam_cuda_found *found = row->outbox.found;
     *out = (tam_accumulated){
         .candidates = {.index = d->candidates.index,

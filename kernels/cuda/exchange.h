@@ -83,17 +83,18 @@ typedef struct tam_cuda_verdict {
     uint32_t in_sums; /* NONFINITE: found in the sums */
     uint32_t known;   /* every rank reported its candidates */
     uint32_t rescans, sent_max;
-    uint32_t count;    /* of the union, then of the result */
-    uint32_t offset;   /* where the result begins in that of all buckets */
-    uint32_t rowed;    /* of all buckets: of the count, entries of segments with rows */
-    uint64_t selected; /* counts and deferred, all ranks */
-    uint64_t deferred; /* all ranks, as the next two */
+    uint32_t count;       /* of the union, then of the result */
+    uint32_t offset;      /* where the result begins in that of all buckets */
+    uint32_t row_entries; /* of all buckets: of the count, entries of segments with rows */
+    uint64_t selected;    /* counts and deferred, all ranks */
+    uint64_t deferred;    /* all ranks, as the next two */
     uint64_t candidates, nonfinite;
     uint64_t result; /* TAM_SUM_RESULT over the values applied */
     double sent_sum; /* of squares of what this rank sent */
-    double own_sum;  /* match: of squares of what a rank selected from, as a mean over ranks */
-    double all_sum;  /* match: of squares of the sums */
-    uint64_t step;   /* of the packets */
+    double
+        own_sum; /* norm_matching: of squares of what a rank selected from, as a mean over ranks */
+    double all_sum; /* norm_matching: of squares of the sums */
+    uint64_t step;  /* of the packets */
 } tam_cuda_verdict;
 
 /* -- from the packets to the result ----------------------------------------------------------- */
@@ -155,11 +156,11 @@ typedef struct tam_cuda_common {
     uint32_t refused, rank; /* of the refusal that broke the exchange */
     uint32_t has_norms;     /* of a step: tam_cuda_budgets.norms */
     uint32_t learned;       /* ticket of the control; 0 between its launches */
-    float divisor;          /* of the sums of a step, with the scale; with a match once the last
+    float divisor; /* of the sums of a step, with the scale; with norm matching once the last
                                bucket has been exchanged */
     uint32_t zero;
     double scale; /* of updates, which the divisor includes */
-    tam_match match;
+    tam_norm_matching norm_matching;
 } tam_cuda_common;
 
 /**
@@ -192,9 +193,9 @@ typedef struct tam_cuda_exchange {
     tam_cuda_ranges ranges;
     tam_cuda_rows rows;
     tam_scheme scheme;
-    uint32_t nonfinite;       /* a tamis_nonfinite */
-    float divisor;            /* before the scale of updates */
-    double match, scale_most; /* tam_cuda_update */
+    uint32_t nonfinite;               /* a tamis_nonfinite */
+    float divisor;                    /* before the scale of updates */
+    double norm_matching, scale_most; /* tam_cuda_update */
     float *masked;
     uint32_t blocks;  /* CUDA blocks of every launch, at most */
     uint32_t still;   /* parts stay with their ranks; else they rotate */
@@ -219,7 +220,7 @@ typedef struct tam_cuda_exchange {
 
     tam_cuda_packet_check *packet_checks; /* [nranks], cleared when a step begins */
     double *piece_sums;                   /* pairs: [pieces of the own list] of squares */
-    double *value_sums;                   /* match: [pieces of `values`] of squares */
+    double *value_sums;                   /* norm_matching: [pieces of `values`] of squares */
     tam_cuda_scratch *scratch;
     tam_cuda_record *record;
 
@@ -260,7 +261,7 @@ int tam_launch_apply_result(const tam_cuda_exchange *job, const tam_cuda_accumul
 /** What a report on all buckets is made of, and where it goes. */
 typedef struct tam_cuda_reporting {
     uint32_t nbuckets;
-    uint32_t lane;                /* index into common->serials */
+    uint32_t launcher;            /* index into common->serials */
     const tam_cuda_exchange *all; /* [nbuckets] device memory */
     tam_cuda_common *common;
     const tam_control_state *state; /* of any, for the log */
@@ -268,7 +269,7 @@ typedef struct tam_cuda_reporting {
     tam_cuda_report *ring;          /* [TAM_CUDA_STEPS] */
 } tam_cuda_reporting;
 
-/** Of scheme dense; elsewhere the control ends with it. */
+/** The report of scheme dense; elsewhere the control ends with it. */
 int tam_launch_report(const tam_cuda_reporting *job, void *stream);
 
 /* -- scheme dense: the whole gradient, a piece at a time -------------------------------------- */
@@ -367,10 +368,10 @@ typedef struct tam_cuda_control {
 
 /** How the entries of a step are divided among buckets (lib/policy/bucket.h); in device memory. */
 typedef struct tam_cuda_budgets {
-    uint32_t nbuckets; /* that share them, */
-    uint32_t nrowed;   /* and those that have rows */
-    uint32_t by_norm;  /* else every bucket keeps its k */
-    uint64_t k;        /* of all together */
+    uint32_t nbuckets;      /* that share them, */
+    uint32_t nrow_segments; /* and those that have rows */
+    uint32_t by_norm;       /* else every bucket keeps its k */
+    uint64_t k;             /* of all together */
     const uint64_t *lengths;
     double *norms;
     uint64_t *even; /* scratch */

@@ -15,7 +15,7 @@ static __device__ __forceinline__ uint32_t tam_shift_of(uint32_t digit) {
 }
 
 /* Most magnitudes of a gradient share a few exponents, so most lanes of a warp would add to the
- * same few words of the first digit, one after another. Of each bin there are copies, side by side,
+ * same few words of the first digit, one after another. Each bin has copies, side by side,
  * for lanes to share. */
 enum { TAM_COPIES = 4 };
 

@@ -8,7 +8,7 @@
  *     shard 0    | 0 . 0 . 0 . 0 . 0 . 0 . | check |     to rank 0 of the node
  *     shard 1    | 1 . 1 . 1 . 1 . 1 . 1 . | check |     to rank 1
  *
- * All pieces but the last are equally long, so NCCL sees every size in the rehearsal. One stream
+ * All pieces but the last are equally long, so NCCL sees every size in the warm-up. One stream
  * does everything: collectives must come in the same order on all ranks, and those of the sum come
  * before a bucket is compressed.
  */
@@ -170,8 +170,8 @@ static tamis_status fill(tam_cuda_step *s) {
     TAM_TRY(tam_cuda_sparse_fill(s));
     s->control.results = in->results.packets;
     in->pass = tam_cuda_pass_of(s, s->device, in->sum.pass); /* in float32 */
-    TAM_TRY(tam_cuda_lane_write(&s->round->lane, node->node_shards,
-                                node->among.count * sizeof node->node_shards[0], in->node_shards));
+    TAM_TRY(tam_cuda_queue_write(&s->group->queue, node->node_shards,
+                                 node->among.count * sizeof node->node_shards[0], in->node_shards));
     return tam_cuda_sparse_ranges(s, node->grid, in->results.ranges.count, in->first_chunk);
 }
 
@@ -190,10 +190,11 @@ static void close_node(tam_cuda_step *s) {
 
 /* -- collectives ------------------------------------------------------------------------------ */
 
-static tam_cuda_mail mail_of_piece(const tam_cuda_step *s, const tam_cuda_stretch *piece) {
+static tam_cuda_comm_buffers buffers_of_piece(const tam_cuda_step *s,
+                                              const tam_cuda_stretch *piece) {
     const tam_cuda_inside *in = s->inside;
-    return (tam_cuda_mail){
-        .stream = tam_cuda_travel(s),
+    return (tam_cuda_comm_buffers){
+        .stream = tam_cuda_comm_stream(s),
         .among = in->plan.among,
         .shard_bytes = (size_t)piece->shard_length * sizeof(float),
         .values = (unsigned char *)in->sum.sent,
@@ -201,10 +202,10 @@ static tam_cuda_mail mail_of_piece(const tam_cuda_step *s, const tam_cuda_stretc
     };
 }
 
-static tam_cuda_mail mail_of_results(const tam_cuda_step *s) {
-    tam_cuda_mail mail;
-    tam_cuda_step_describe_mail(s, &s->inside->results, &mail);
-    return mail;
+static tam_cuda_comm_buffers buffers_of_results(const tam_cuda_step *s) {
+    tam_cuda_comm_buffers buffers;
+    tam_cuda_step_describe_buffers(s, &s->inside->results, &buffers);
+    return buffers;
 }
 
 uint64_t tam_cuda_node_bytes(const tam_cuda_step *s) {
@@ -216,16 +217,16 @@ uint64_t tam_cuda_node_bytes(const tam_cuda_step *s) {
 }
 
 /* As many as in a step, and in its order: another rank may be in one (tam_cuda_step_announce). */
-tamis_status tam_cuda_node_rehearse(tam_cuda_step *s, tam_cuda_carry carry, tam_cuda_enqueue inter,
-                                    void *context) {
+tamis_status tam_cuda_node_warm_up(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm,
+                                   tam_cuda_enqueue inter, void *context) {
     const tam_cuda_inside *in = s->inside;
-    tam_cuda_mail results = mail_of_results(s);
+    tam_cuda_comm_buffers results = buffers_of_results(s);
     for (uint32_t p = 0; p < in->npieces; p++) {
-        tam_cuda_mail mail = mail_of_piece(s, &in->pieces[p]);
-        TAM_TRY(carry(context, &mail, TAM_CUDA_SHARDS));
+        tam_cuda_comm_buffers buffers = buffers_of_piece(s, &in->pieces[p]);
+        TAM_TRY(enqueue_comm(context, &buffers, TAM_CUDA_SHARDS));
     }
     TAM_TRY(inter(context, s));
-    return carry(context, &results, TAM_CUDA_PACKETS);
+    return enqueue_comm(context, &results, TAM_CUDA_PACKETS);
 }
 
 /* -- phases ----------------------------------------------------------------------------------- */
@@ -236,14 +237,14 @@ static tamis_status begin(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-static tamis_status collect(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+static tamis_status collect(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm, void *context) {
     const tam_cuda_inside *in = s->inside;
-    void *stream = tam_cuda_travel(s);
+    void *stream = tam_cuda_comm_stream(s);
     for (uint32_t p = 0; p < in->npieces; p++) {
         const tam_cuda_stretch *piece = &in->pieces[p];
-        tam_cuda_mail mail = mail_of_piece(s, piece);
+        tam_cuda_comm_buffers buffers = buffers_of_piece(s, piece);
         TAM_CUDA_LAUNCH(tam_launch_node_send(&s->exchange, &in->sum, &s->target, piece, stream));
-        TAM_TRY(carry(context, &mail, TAM_CUDA_SHARDS));
+        TAM_TRY(enqueue_comm(context, &buffers, TAM_CUDA_SHARDS));
         TAM_CUDA_LAUNCH(tam_launch_node_add(&s->exchange, &in->sum, &s->target, piece, stream));
     }
     if (s->plan.dense_output)
@@ -251,28 +252,29 @@ static tamis_status collect(tam_cuda_step *s, tam_cuda_carry carry, void *contex
     return TAMIS_OK;
 }
 
-static tamis_status gather_results(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+static tamis_status gather_results(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm,
+                                   void *context) {
     const tam_cuda_inside *in = s->inside;
-    void *stream = tam_cuda_travel(s);
-    tam_cuda_mail mail = mail_of_results(s);
+    void *stream = tam_cuda_comm_stream(s);
+    tam_cuda_comm_buffers buffers = buffers_of_results(s);
     TAM_TRY(tam_cuda_sparse_validate(s));
     TAM_CUDA_LAUNCH(tam_launch_node_seal(&s->exchange, &in->results, &in->sum, stream));
-    TAM_TRY(carry(context, &mail, TAM_CUDA_PACKETS));
+    TAM_TRY(enqueue_comm(context, &buffers, TAM_CUDA_PACKETS));
     TAM_CUDA_LAUNCH(tam_launch_check(&in->results, stream));
     TAM_CUDA_LAUNCH(tam_launch_union(&in->results, stream));
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_node_exchange(tam_cuda_step *s, tam_cuda_carry carry, tam_cuda_enqueue inter,
-                                    void *context) {
-    TAM_TRY(collect(s, carry, context));
+tamis_status tam_cuda_node_exchange(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm,
+                                    tam_cuda_enqueue inter, void *context) {
+    TAM_TRY(collect(s, enqueue_comm, context));
     TAM_TRY(tam_cuda_sparse_select(s, &s->inside->pass));
     TAM_TRY(inter(context, s));
-    return gather_results(s, carry, context);
+    return gather_results(s, enqueue_comm, context);
 }
 
 static tamis_status validate(tam_cuda_step *s) {
-    TAM_CUDA_LAUNCH(tam_launch_validate(&s->inside->results, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_validate(&s->inside->results, tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
@@ -283,8 +285,8 @@ static tamis_status apply_result(tam_cuda_step *s) {
     none.source = NULL;
     if (!s->plan.dense_output)
         target.source = NULL;
-    TAM_CUDA_LAUNCH(tam_launch_apply_result(&s->exchange, &none, tam_cuda_travel(s)));
-    TAM_CUDA_LAUNCH(tam_launch_apply_result(&s->inside->results, &target, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_apply_result(&s->exchange, &none, tam_cuda_comm_stream(s)));
+    TAM_CUDA_LAUNCH(tam_launch_apply_result(&s->inside->results, &target, tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 

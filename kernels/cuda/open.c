@@ -132,15 +132,15 @@ static tamis_status allocate(tam_cuda_row *row) {
     pinned = (tam_cuda_arena){.base = row->pinned};
     lay_out_memory(row, &memory);
     lay_out_pinned(row, &pinned);
-    TAM_TRY(tam_cuda_lane_open(&row->work));
-    TAM_TRY(tam_cuda_lane_open(&row->copy));
+    TAM_TRY(tam_cuda_queue_open(&row->work));
+    TAM_TRY(tam_cuda_queue_open(&row->copy));
     return tam_cuda_event_open(&row->caller);
 }
 
 /* Upload the tables of the grid; constant arrays are written only here. */
 static tamis_status upload(tam_cuda_row *row, const tam_grid *grid) {
     const tam_cuda_device *d = &row->device;
-    const tam_cuda_lane *lane = &row->work;
+    const tam_cuda_queue *queue = &row->work;
     uint32_t *begins = tam_alloc_array(d->nsegments, sizeof begins[0]);
     if (!begins)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u segments", d->nsegments);
@@ -149,30 +149,30 @@ static tamis_status upload(tam_cuda_row *row, const tam_grid *grid) {
     for (uint32_t g = 0; g < grid->ngroups; g++)
         row->host.thresholds[g] = TAM_INFINITE_BITS;
     tamis_status status =
-        tam_cuda_lane_write(lane, begins, d->nsegments * sizeof begins[0], (void *)d->seg_begin);
+        tam_cuda_queue_write(queue, begins, d->nsegments * sizeof begins[0], (void *)d->seg_begin);
     tam_free(begins);
     TAM_TRY(status);
-    TAM_TRY(tam_cuda_lane_write(lane, row->chunks, d->grid.nchunks * sizeof row->chunks[0],
-                                (void *)d->grid.chunks));
-    TAM_TRY(tam_cuda_lane_write(lane, row->tile_chunks,
-                                ((size_t)grid->ntiles + 1) * sizeof row->tile_chunks[0],
-                                (void *)d->grid.tile_chunks));
-    TAM_TRY(tam_cuda_lane_write(lane, row->host.thresholds,
-                                grid->ngroups * sizeof row->host.thresholds[0],
-                                row->inbox.thresholds));
-    return tam_cuda_lane_write(lane, grid->groups, grid->ngroups * sizeof grid->groups[0],
-                               (void *)d->grid.groups);
+    TAM_TRY(tam_cuda_queue_write(queue, row->chunks, d->grid.nchunks * sizeof row->chunks[0],
+                                 (void *)d->grid.chunks));
+    TAM_TRY(tam_cuda_queue_write(queue, row->tile_chunks,
+                                 ((size_t)grid->ntiles + 1) * sizeof row->tile_chunks[0],
+                                 (void *)d->grid.tile_chunks));
+    TAM_TRY(tam_cuda_queue_write(queue, row->host.thresholds,
+                                 grid->ngroups * sizeof row->host.thresholds[0],
+                                 row->inbox.thresholds));
+    return tam_cuda_queue_write(queue, grid->groups, grid->ngroups * sizeof grid->groups[0],
+                                (void *)d->grid.groups);
 }
 
-void tam_cuda_row_borrow(tam_cuda_row *row, const tam_cuda_lane *lane) {
+void tam_cuda_row_borrow(tam_cuda_row *row, const tam_cuda_queue *queue) {
     tam_cuda_free_pinned(row->work.staging);
     tam_cuda_free_pinned(row->copy.staging);
     row->work.staging = NULL;
-    row->copy.staging = lane->staging;
+    row->copy.staging = queue->staging;
 }
 
-void tam_cuda_row_return(tam_cuda_row *row, const tam_cuda_lane *lane) {
-    if (row->copy.staging == lane->staging)
+void tam_cuda_row_return(tam_cuda_row *row, const tam_cuda_queue *queue) {
+    if (row->copy.staging == queue->staging)
         row->copy.staging = NULL;
 }
 
@@ -187,8 +187,8 @@ void tam_cuda_row_close(tam_cuda_row *row) {
         tam_log(TAM_WARN, "device memory of a reducer is not freed: the device is still using it");
     } else {
         tam_cuda_event_close(row->caller);
-        tam_cuda_lane_close(&row->copy);
-        tam_cuda_lane_close(&row->work);
+        tam_cuda_queue_close(&row->copy);
+        tam_cuda_queue_close(&row->work);
         tam_cuda_free_pinned(row->pinned);
         tam_cuda_free(row->memory);
     }

@@ -225,7 +225,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     }
 }
 
-/* rice: visit(r, piece, pieces of that list). All blocks; all threads of a block alike. */
+/* rice: visit(r, piece, pieces of that list). All blocks; uniform in each. */
 template <typename VISIT>
 static __device__ __forceinline__ void visit_pieces(const tam_cuda_exchange &x, VISIT visit) {
     uint32_t most = tam_rice_pieces(x.packets.index_bytes);

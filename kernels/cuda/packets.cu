@@ -15,7 +15,7 @@ static __device__ double encode_piece(const tam_cuda_exchange &x, uint32_t first
     const uint32_t *indices = tam_indices_of(x.packets, x.packets.rank);
     const tam_cuda_value_codec &codec = x.packets.value_codec;
     double squares = 0.0, kept = 0.0;
-    for (uint32_t at = first; at < end; at += TAM_VALUE_BLOCK) { /* all threads alike */
+    for (uint32_t at = first; at < end; at += TAM_VALUE_BLOCK) { /* uniform in the block */
         uint32_t i = at + threadIdx.x,
                  count = end - at < TAM_VALUE_BLOCK ? end - at : TAM_VALUE_BLOCK;
         float value = threadIdx.x < count ? x.acc[indices[i]] : 0.0f;
@@ -32,7 +32,7 @@ static __device__ double encode_piece(const tam_cuda_exchange &x, uint32_t first
     return squares - kept;
 }
 
-/* The same, with checksum and squares. Pieces of any value codec are whole words. */
+/* Gather a piece, with checksum and squares. Pieces of any value codec are whole words. */
 static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, uint32_t piece) {
     unsigned char *values = tam_values_of(x.packets, x.packets.rank);
     uint32_t first = piece * TAM_PIECE, left = x.selected->count - first;
@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
  * takes some ten loads, one after another, and only other warps hide them. */
 enum { CHECKED = 512 };
 
-/* Of the longest list. */
+/* Checks of the longest list. */
 TAM_SHARED uint32_t checks_of(const tam_cuda_packets &packets) {
     return (tam_packet_words(packets) + CHECKED - 1) / CHECKED;
 }
@@ -116,7 +116,7 @@ static __device__ uint32_t part_of(const tam_cuda_exchange &x, uint32_t index) {
 static __device__ uint32_t fault_of(const tam_cuda_exchange &x, uint32_t part, const uint32_t *list,
                                     uint32_t i) {
     uint32_t index = list[i];
-    uint64_t end = tam_scheme_rowed(x.scheme) ? x.rows.count : x.grid.n;
+    uint64_t end = tam_scheme_is_sparse_rows(x.scheme) ? x.rows.count : x.grid.n;
     if (index >= end || (i > 0 && index <= list[i - 1]))
         return 1u << TAM_REFUSED_ORDER;
     if (x.scheme.ownership != TAM_OWN_ALL && part_of(x, index) != part)
@@ -159,7 +159,7 @@ static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint3
     uint32_t count = tam_count_of(x.packets, r), begin = piece * CHECKED;
     uint32_t end = begin + CHECKED < count ? begin + CHECKED : count;
     uint32_t part = x.still ? r : tam_scheme_part(x.scheme, x.params->step, r, x.packets.nranks);
-    if (piece > 0 && begin >= count && !tam_is_packed(x.packets)) /* all threads alike */
+    if (piece > 0 && begin >= count && !tam_is_packed(x.packets)) /* uniform in the block */
         return;
     found->sum += piece == 0 ? tam_part_of_header(x.packets, r) : 0;
     found->sum += part_of_indices(x, r, piece);
@@ -184,7 +184,7 @@ static __device__ void check_lists(const tam_cuda_exchange &x) {
     findings found = {0, 0};
     for (uint64_t i = blockIdx.x; i < (uint64_t)pieces * x.packets.nranks; i += gridDim.x) {
         uint32_t r = (uint32_t)(i / pieces);
-        if (r != rank) { /* all threads alike */
+        if (r != rank) { /* uniform in the block */
             report_findings(x, rank, found);
             found = {0, 0};
             rank = r;

@@ -59,7 +59,7 @@ static __device__ __forceinline__ unsigned char *tam_values_of(const tam_cuda_pa
     return reinterpret_cast<unsigned char *>(tam_codes_of(s, r)) + s.index_bytes;
 }
 
-/** Of a group: the sum of squares, as a mean over ranks. */
+/** The sum of squares of a group, as a mean over ranks. */
 static __device__ __forceinline__ double tam_mean_of(const tam_cuda_packets &s, uint32_t group) {
     uint32_t own = tam_tree_own(s.nranks);
     tam_tree_sum mean;
@@ -75,7 +75,7 @@ static __device__ __forceinline__ uint32_t tam_count_of(const tam_cuda_packets &
     return count < s.capacity ? count : s.capacity;
 }
 
-/** The same of the bytes of packed indices. */
+/** Bytes of packed indices, at most as many as fit. */
 static __device__ __forceinline__ uint32_t tam_code_bytes_of(const tam_cuda_packets &s,
                                                              uint32_t r) {
     uint32_t bytes = tam_header_of(s, r)->index_bytes;
@@ -184,7 +184,7 @@ static __device__ __forceinline__ double tam_block_fold(double mine) {
     return sum;
 }
 
-/** The same of a list. */
+/** Fold a list. */
 static __device__ __forceinline__ double tam_block_fold_list(const double *list, uint32_t count) {
     double mine = 0.0;
     for (uint32_t i = threadIdx.x; i < count; i += TAM_BLOCK_THREADS)

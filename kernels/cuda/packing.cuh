@@ -91,7 +91,7 @@ static __device__ __forceinline__ scan_sum scan(uint64_t mine) {
     return sum;
 }
 
-/* The same of two numbers: `low` sums below 2^40 in a block, `high` below 2^24. */
+/* Sums of two numbers at once: `low` sums below 2^40 in a block, `high` below 2^24. */
 enum { PAIR = 40 };
 
 static __device__ __forceinline__ scan_sum scan_pair(uint64_t high, uint64_t low) {

@@ -12,7 +12,7 @@ static uint64_t serial_of(const tam_cuda_report *report) {
 }
 
 static const tam_cuda_report *report_at(const tam_cuda_step *s, uint64_t serial) {
-    return &s->round->reports[TAM_CUDA_BY_HOST][serial % TAM_CUDA_STEPS];
+    return &s->group->reports[TAM_CUDA_BY_HOST][serial % TAM_CUDA_STEPS];
 }
 
 /* Copy the report `serial`, which is there, word by word.
@@ -52,8 +52,8 @@ static tamis_status find_report(const tam_cuda_step *s, uint64_t serial, bool *d
 }
 
 static tamis_status poll(tam_cuda_step *s, uint64_t serial, bool *done, tam_cuda_report *out) {
-    uint64_t launched = __atomic_load_n(&s->round->serial, __ATOMIC_ACQUIRE);
-    cudaError_t error = cudaEventQuery(s->round->done);
+    uint64_t launched = __atomic_load_n(&s->group->serial, __ATOMIC_ACQUIRE);
+    cudaError_t error = cudaEventQuery(s->group->done);
     if (error == cudaErrorNotReady) {
         (void)cudaGetLastError();
         return TAMIS_OK;
@@ -74,9 +74,9 @@ static tamis_status poll(tam_cuda_step *s, uint64_t serial, bool *done, tam_cuda
 static bool poll_is_due(tam_cuda_step *s) {
     enum { POLL_INTERVAL_NS = 500000 };
     uint64_t now_ns = tam_clock_ns();
-    if (now_ns - __atomic_load_n(&s->round->asked_ns, __ATOMIC_RELAXED) < POLL_INTERVAL_NS)
+    if (now_ns - __atomic_load_n(&s->group->asked_ns, __ATOMIC_RELAXED) < POLL_INTERVAL_NS)
         return false;
-    __atomic_store_n(&s->round->asked_ns, now_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&s->group->asked_ns, now_ns, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -84,7 +84,7 @@ tamis_status tam_cuda_step_poll(tam_cuda_step *s, uint64_t serial, bool *done,
                                 tam_cuda_report *out) {
     tam_cuda_guard guard;
     if (serial == 0) {
-        *done = find_newest(s->round->reports[TAM_CUDA_BY_CALLER], out);
+        *done = find_newest(s->group->reports[TAM_CUDA_BY_CALLER], out);
         return TAMIS_OK;
     }
     TAM_TRY(find_report(s, serial, done, out));

@@ -33,10 +33,10 @@ struct own_figures {
 static __device__ void load_figures(const tam_cuda_reporting &job, own_figures *out) {
     uint32_t b = threadIdx.x;
     if (b < job.nbuckets) {
-        bool rowed = tam_scheme_rowed(job.all[b].scheme);
-        out->sent[b] = rowed ? 0 : job.all[b].selected->count;
+        bool sparse_rows = tam_scheme_is_sparse_rows(job.all[b].scheme);
+        out->sent[b] = sparse_rows ? 0 : job.all[b].selected->count;
         out->keys[b] = job.all[b].selected->key;
-        out->targets[b] = job.targets && !rowed ? (uint32_t)job.targets[b] : 0;
+        out->targets[b] = job.targets && !sparse_rows ? (uint32_t)job.targets[b] : 0;
     }
     __syncthreads();
 }
@@ -66,7 +66,7 @@ static __device__ void describe(const tam_cuda_common *common, const tam_control
     out->in_sums = verdict->in_sums;
     out->sent_max = verdict->sent_max;
     out->count = verdict->count;
-    out->selected = verdict->count - verdict->rowed;
+    out->selected = verdict->count - verdict->row_entries;
     out->rescans = verdict->rescans;
     out->deferred = verdict->deferred;
     out->candidates = verdict->candidates;
@@ -107,7 +107,7 @@ static __device__ void tam_report(const tam_cuda_reporting &job) {
     load_figures(job, &own);
     if (threadIdx.x > 0)
         return;
-    uint64_t serial = ++job.common->serials[job.lane];
+    uint64_t serial = ++job.common->serials[job.launcher];
     tam_cuda_report *to = &job.ring[serial % TAM_CUDA_STEPS];
     remember_refusal(job.common);
     publish(&to->serial, 0); /* invalid while it is being overwritten */

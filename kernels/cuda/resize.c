@@ -16,7 +16,7 @@ static tamis_status resize(tam_cuda_step *s, const tam_cuda_capacity *capacity) 
     tam_cuda_sparse_resize(s);
     if (s->kind->resize)
         s->kind->resize(s, capacity);
-    return tam_cuda_round_report(s);
+    return tam_cuda_bucket_group_report(s);
 }
 
 tamis_status tam_cuda_step_resize(tam_cuda_step *s, const tam_cuda_capacity *capacity) {
@@ -36,10 +36,10 @@ static uint32_t check_of(const tam_header *header, const tam_header_due *due) {
 
 static tamis_status put_header(const tam_cuda_step *s, cudaStream_t caller,
                                const tam_header *header) {
-    const tam_cuda_round *r = s->round;
-    TAM_TRY(tam_cuda_follow(r->lane.stream, caller, r->given));
-    return tam_cuda_lane_write(&r->lane, header, sizeof *header,
-                               packet_of(s, s->exchange.packets.rank));
+    const tam_cuda_bucket_group *r = s->group;
+    TAM_TRY(tam_cuda_follow(r->queue.stream, caller, r->given));
+    return tam_cuda_queue_write(&r->queue, header, sizeof *header,
+                                packet_of(s, s->exchange.packets.rank));
 }
 
 tamis_status tam_cuda_step_announce(tam_cuda_step *s, void *caller, const tam_header_due *due) {
@@ -57,7 +57,7 @@ static tamis_status compare(const tam_cuda_step *s, const tam_header_due *due) {
         tam_header header;
         tam_header_due theirs = *due;
         theirs.rank = r;
-        TAM_TRY(tam_cuda_lane_read(&s->round->lane, packet_of(s, r), sizeof header, &header));
+        TAM_TRY(tam_cuda_queue_read(&s->group->queue, packet_of(s, r), sizeof header, &header));
         tam_refusal why = tam_header_check(&header, &theirs);
         if (why == TAM_REFUSED_NOTHING && header.check != check_of(&header, &theirs))
             why = TAM_REFUSED_CHECKSUM;

@@ -21,7 +21,7 @@ static __device__ __forceinline__ void clear_codes(const packing &p) {
         reinterpret_cast<uint32_t *>(p.codes)[w] = 0;
 }
 
-/* Of a piece, in all threads. */
+/* Count zeros of a piece, in all threads. */
 static __device__ uint32_t count_zeros(const packing &p, uint32_t piece, uint32_t low) {
     uint64_t first = (uint64_t)piece * TAM_PIECE, end = first + TAM_PIECE, zeros = 0;
     end = end < p.count ? end : p.count;
@@ -33,7 +33,7 @@ static __device__ uint32_t count_zeros(const packing &p, uint32_t piece, uint32_
 /* From zeros of each piece to those before it. One block. @return all */
 static __device__ uint64_t offset_zeros(uint32_t *zeros, uint32_t pieces) {
     uint64_t done = 0;
-    for (uint32_t at = 0; at < pieces; at += TAM_BLOCK_THREADS) { /* all threads alike */
+    for (uint32_t at = 0; at < pieces; at += TAM_BLOCK_THREADS) { /* uniform in the block */
         uint32_t i = at + threadIdx.x;
         scan_sum sum = scan(i < pieces ? zeros[i] : 0);
         if (i < pieces)
@@ -109,7 +109,8 @@ static __device__ void join_warps(functions &f) {
     __syncthreads();
 }
 
-/* Of all together. @return what is skipped behind them if the first skips `skip` */
+/* Join the functions of all threads. @return what is skipped behind them if the first skips
+ * `skip` */
 static __device__ __forceinline__ uint32_t join_all(const functions &f, uint32_t skip) {
     for (uint32_t w = 0; w < TAM_BLOCK_WARPS; w++)
         skip = f.warp[w][skip];
@@ -176,7 +177,7 @@ static __device__ __forceinline__ void set_piece(functions &f, const tam_cuda_ri
 /* One block, when all pieces of a list have their functions: what each skips. */
 static __device__ void join_pieces(tam_cuda_rice *pieces, uint32_t count, functions &f) {
     uint32_t skip = 0;
-    for (uint32_t at = 0; at < count; at += TAM_BLOCK_THREADS) { /* all threads alike */
+    for (uint32_t at = 0; at < count; at += TAM_BLOCK_THREADS) { /* uniform in the block */
         uint32_t i = at + threadIdx.x;
         set_piece(f, &pieces[i < count ? i : count - 1]);
         join_warps(f);
@@ -234,7 +235,7 @@ static __device__ void count_codes(const rice_piece &mine, functions &f) {
  * @return entries of the list */
 static __device__ uint64_t offset_pieces(tam_cuda_rice *pieces, uint32_t count) {
     uint64_t entries = 0, lows = 0;
-    for (uint32_t at = 0; at < count; at += TAM_BLOCK_THREADS) { /* all threads alike */
+    for (uint32_t at = 0; at < count; at += TAM_BLOCK_THREADS) { /* uniform in the block */
         uint32_t i = at + threadIdx.x;
         scan_sum before = scan(i < count ? pieces[i].entries : 0);
         scan_sum below = scan(i < count ? pieces[i].lows : 0);
@@ -248,7 +249,7 @@ static __device__ uint64_t offset_pieces(tam_cuda_rice *pieces, uint32_t count) 
     return entries;
 }
 
-/* Third: its elements. Of the codes before the one with number i whose one is bit `one`, i (1 +
+/* Third: its elements. In the codes before number i, whose one is bit `one`, i (1 +
  * low) bits are not zeros of a gap. So its position follows from `one`, i and the sum of all low
  * bits up to its own. With the last entry the list must end. @return bits of faults */
 static __device__ uint32_t put_elements(const rice_piece &mine) {

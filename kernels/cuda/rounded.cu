@@ -65,7 +65,7 @@ static __device__ __forceinline__ void encode_block(const tam_cuda_exchange &x, 
                                                     uint32_t place) {
     const tam_cuda_rounded &q = x.rounded;
     part p = part_of(x, owner, place);
-    if (p.count == 0) /* all threads alike */
+    if (p.count == 0) /* uniform in the block */
         return;
     unsigned char *block = q.sent + owner * q.shard_bytes + (size_t)place * tam_value_stride(q.up);
     uint32_t i = p.first + threadIdx.x;

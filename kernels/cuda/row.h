@@ -39,9 +39,9 @@ typedef struct tam_cuda_row {
     uint32_t *indices; /* [TAM_CUDA_WALK] device memory */
     float *values;     /* [TAM_CUDA_WALK] device memory */
 
-    tam_cuda_lane work;
-    tam_cuda_lane copy; /* of read and write, which may come while an abandoned job still works */
-    cudaEvent_t caller; /* end of the work on the caller's stream when follow was called */
+    tam_cuda_queue work;
+    tam_cuda_queue copy; /* of read and write, which may come while an abandoned job still works */
+    cudaEvent_t caller;  /* end of the work on the caller's stream when follow was called */
 } tam_cuda_row;
 
 /* open.c, with the device current */
@@ -52,10 +52,10 @@ tamis_status tam_cuda_row_open(tam_cuda_row *row, const tam_grid *grid, size_t c
 void tam_cuda_row_close(tam_cuda_row *row);
 
 /** The device runs steps of this row by itself: from here on it copies through the pinned memory of
- * `lane`, which all buckets share, and has none of its own. `return` it before the lane is closed;
- * then nothing can be copied. */
-void tam_cuda_row_borrow(tam_cuda_row *row, const tam_cuda_lane *lane);
-void tam_cuda_row_return(tam_cuda_row *row, const tam_cuda_lane *lane);
+ * `queue`, which all buckets share, and has none of its own. `return` it before the queue is
+ * closed; then nothing can be copied. */
+void tam_cuda_row_borrow(tam_cuda_row *row, const tam_cuda_queue *queue);
+void tam_cuda_row_return(tam_cuda_row *row, const tam_cuda_queue *queue);
 
 /** Whether the device has finished all its work; waits a moment for it. Freeing would wait without
  * a deadline, so memory that a hung device may still use is not freed. */

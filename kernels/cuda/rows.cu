@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Segments with rows (collectives/exchange/rows.c): what differs from entries that are selected one
- * by one. There is no selection, and the union is one of rows.
+ * Segments with rows (collectives/exchange/sparse_rows.c): what differs from entries that are
+ * selected one by one. There is no selection, and the union is one of rows.
  *
  *     touch    a bit for each row of the residual that is not 0, and their number in each range
  *     list     of these at most as many as the packet holds, the first ones from a row on that
@@ -29,7 +29,7 @@ static __device__ __forceinline__ uint32_t words_of(const tam_cuda_rows &rows) {
 
 /* -- touch ------------------------------------------------------------------------------------ */
 
-/* Of short rows, which lie close together, each lane reads one. */
+/* Short rows lie close together: each lane reads one. */
 static __device__ uint32_t touched_by_lanes(const float *rows, uint32_t nrows, uint32_t length) {
     uint32_t lane = threadIdx.x % 32, any = 0;
     for (uint32_t j = 0; lane < nrows && j < length; j++)
@@ -79,7 +79,7 @@ struct circle {
     uint32_t all, first, capacity;
 };
 
-/* Of the last range the words past the end have no rows. */
+/* In the last range, words past the end have no rows. */
 static __device__ __forceinline__ uint32_t word_of(const tam_cuda_rows &rows, uint64_t word) {
     return word < words_of(rows) ? rows.touched[word] : 0;
 }

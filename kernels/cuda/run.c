@@ -8,7 +8,7 @@
  *
  *     caller's stream   gradient --given-->
  *     compress       start [ begin b ] --sealed-->     start [ begin b + 1 ]
- *     travel                                      [ collectives of b, validate ] ...  as above
+ *     comm                                        [ collectives of b, validate ] ...  as above
  *
  * If the caller captures its stream, fork and merge bring all of it into the caller's graph.
  */
@@ -36,7 +36,7 @@ static tamis_status send_pointers(tam_cuda_step *s, void *const *from, uint32_t 
     for (uint32_t at = 0; at < count; at += TAM_POINTERS) {
         uint32_t length = count - at < TAM_POINTERS ? count - at : TAM_POINTERS;
         TAM_CUDA_LAUNCH(
-            tam_launch_pointers(s->grads[by] + at, from + at, length, s->round->lane.stream));
+            tam_launch_pointers(s->grads[by] + at, from + at, length, s->group->queue.stream));
     }
     return TAMIS_OK;
 }
@@ -61,9 +61,9 @@ static tam_cuda_accumulate target_of(const tam_cuda_step *s, uint32_t by) {
     return target;
 }
 
-/* @param source  [out]  of that gradient: work that follows it on the lane can use it */
-static tamis_status aim(tam_cuda_step *s, const tam_accumulate *target, uint32_t by,
-                        tam_cuda_source *source) {
+/* @param source  [out]  of that gradient: work that follows it on the queue can use it */
+static tamis_status set_target(tam_cuda_step *s, const tam_accumulate *target, uint32_t by,
+                               tam_cuda_source *source) {
     *source = (tam_cuda_source){
         .grad = target->grad,
         .grads = target->grad ? NULL : s->grads[by],
@@ -81,37 +81,37 @@ static tamis_status start_step(tam_cuda_step *s, const tam_accumulate *target, u
     tam_cuda_fresh fresh = tam_cuda_step_fresh(s);
     tam_cuda_source source;
     fresh.agreed = (tam_cuda_agreed){&s->exchange.record->agreed, target->agreed};
-    TAM_TRY(aim(s, target, by, &source));
-    TAM_CUDA_LAUNCH(tam_launch_start(&s->sources[by], source, &fresh, s->round->lane.stream));
+    TAM_TRY(set_target(s, target, by, &source));
+    TAM_CUDA_LAUNCH(tam_launch_start(&s->sources[by], source, &fresh, s->group->queue.stream));
     return TAMIS_OK;
 }
 
 /* -- what a step enqueues --------------------------------------------------------------------- */
 
 /* Nothing is applied before every bucket has been exchanged: then all buckets, or none. */
-static tamis_status apply_result(tam_cuda_round *r) {
+static tamis_status apply_result(tam_cuda_bucket_group *r) {
     for (uint32_t b = 0; b < r->nbuckets; b++)
         TAM_TRY(r->steps[b]->kind->apply(r->steps[b]));
     return TAMIS_OK;
 }
 
-static tamis_status carry(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
+static tamis_status enqueue_exchange(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
     TAM_TRY(enqueue(context, s));
     TAM_TRY(s->kind->validate(s));
-    return tam_cuda_is_last(s) ? apply_result(s->round) : TAMIS_OK;
+    return tam_cuda_is_last(s) ? apply_result(s->group) : TAMIS_OK;
 }
 
-/* The part on the lane, or on `travel`. */
+/* The part on the queue, or on `comm`. */
 static tamis_status enqueue_part(tam_cuda_step *s, int part, tam_cuda_enqueue enqueue,
                                  void *context) {
     if (part == 1)
-        return carry(s, enqueue, context);
+        return enqueue_exchange(s, enqueue, context);
     TAM_TRY(s->kind->begin(s));
-    return tam_cuda_is_split(s) ? TAMIS_OK : carry(s, enqueue, context);
+    return tam_cuda_is_split(s) ? TAMIS_OK : enqueue_exchange(s, enqueue, context);
 }
 
 static cudaStream_t stream_of(const tam_cuda_step *s, int part) {
-    return part == 1 ? s->round->travel : s->round->lane.stream;
+    return part == 1 ? s->group->comm_stream : s->group->queue.stream;
 }
 
 static tamis_status launch_part(tam_cuda_step *s, int part, tam_cuda_enqueue enqueue, void *context,
@@ -132,11 +132,11 @@ static tamis_status launch_traced(tam_cuda_step *s, int part, tam_cuda_enqueue e
 
 static tamis_status launch_parts(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context,
                                  uint32_t by) {
-    tam_cuda_round *r = s->round;
+    tam_cuda_bucket_group *r = s->group;
     TAM_TRY(launch_traced(s, 0, enqueue, context, by));
     if (!tam_cuda_is_split(s))
         return TAMIS_OK;
-    TAM_TRY(tam_cuda_follow(r->travel, r->lane.stream, r->sealed));
+    TAM_TRY(tam_cuda_follow(r->comm_stream, r->queue.stream, r->sealed));
     return launch_traced(s, 1, enqueue, context, by);
 }
 
@@ -146,14 +146,14 @@ static tamis_status on_device(tamis_status (*work)(tam_cuda_step *, tam_cuda_enq
     TAM_CUDA_ON(s->device->device, work(s, enqueue, context));
 }
 
-static tamis_status rehearse(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
+static tamis_status warm_up(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
     TAM_TRY(enqueue(context, s));
-    TAM_TRY(tam_cuda_round_gather(s->round));
-    return tam_cuda_lane_wait(&s->round->lane, "the first exchange of a reducer");
+    TAM_TRY(tam_cuda_bucket_group_gather(s->group));
+    return tam_cuda_queue_wait(&s->group->queue, "the first exchange of a reducer");
 }
 
-tamis_status tam_cuda_step_rehearse(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
-    return on_device(rehearse, s, enqueue, context);
+tamis_status tam_cuda_step_warm_up(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
+    return on_device(warm_up, s, enqueue, context);
 }
 
 /* -- graphs ----------------------------------------------------------------------------------- */
@@ -178,7 +178,7 @@ static cudaError_t capture_part(tam_cuda_step *s, int part, tam_cuda_enqueue enq
 }
 
 static tamis_status capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
-    tam_cuda_round *r = s->round;
+    tam_cuda_bucket_group *r = s->group;
     tamis_status status = TAMIS_OK;
     cudaError_t error = cudaSuccess;
     for (uint32_t b = 0; b < r->nbuckets; b++)
@@ -195,8 +195,8 @@ static tamis_status capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *co
                         "rank %u: a step cannot be captured as a graph (%s); with TAMIS_GRAPHS=off "
                         "on all ranks its kernels are launched one by one",
                         tam_cuda_rank(s), cudaGetErrorName(error));
-    TAM_TRY(tam_cuda_round_gather(r));
-    return tam_cuda_lane_wait(&r->lane, "uploading a graph");
+    TAM_TRY(tam_cuda_bucket_group_gather(r));
+    return tam_cuda_queue_wait(&r->queue, "uploading a graph");
 }
 
 tamis_status tam_cuda_step_capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
@@ -205,26 +205,26 @@ tamis_status tam_cuda_step_capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, v
 
 /* -- run -------------------------------------------------------------------------------------- */
 
-/* The lane waits for the previous step: its apply and control are on `travel`. */
+/* The queue waits for the previous step: its apply and control are on `comm`. */
 static tamis_status await_step_before(tam_cuda_step *s) {
-    tam_cuda_round *r = s->round;
+    tam_cuda_bucket_group *r = s->group;
     if (tam_cuda_is_split(s) && r->begun == 0)
-        TAM_CUDA_TRY(cudaStreamWaitEvent(r->lane.stream, r->done, 0), "following the step before");
+        TAM_CUDA_TRY(cudaStreamWaitEvent(r->queue.stream, r->done, 0), "following the step before");
     return TAMIS_OK;
 }
 
 static tamis_status run_directly(tam_cuda_step *s, const tam_accumulate *target, void *stream,
                                  tam_cuda_enqueue enqueue, void *context) {
-    tam_cuda_round *r = s->round;
-    TAM_TRY(tam_cuda_follow(r->lane.stream, stream, r->given));
+    tam_cuda_bucket_group *r = s->group;
+    TAM_TRY(tam_cuda_follow(r->queue.stream, stream, r->given));
     TAM_TRY(await_step_before(s));
     TAM_TRY(start_step(s, target, TAM_CUDA_BY_HOST));
     TAM_TRY(launch_parts(s, enqueue, context, TAM_CUDA_BY_HOST));
     if (!tam_cuda_is_last(s))
         return TAMIS_OK;
-    TAM_CUDA_TRY(cudaEventRecord(r->ready, r->travel), "marking a result");
+    TAM_CUDA_TRY(cudaEventRecord(r->ready, r->comm_stream), "marking a result");
     TAM_TRY(s->kind->finish(r->steps[0], TAM_CUDA_BY_HOST));
-    TAM_CUDA_TRY(cudaEventRecord(r->done, r->travel), "marking the end of a step");
+    TAM_CUDA_TRY(cudaEventRecord(r->done, r->comm_stream), "marking the end of a step");
     __atomic_store_n(&r->serial, r->serial + 1, __ATOMIC_RELEASE); /* poll may see it from now on */
     return TAMIS_OK;
 }
@@ -232,7 +232,7 @@ static tamis_status run_directly(tam_cuda_step *s, const tam_accumulate *target,
 /* Work on our streams must be over when a graph of the caller runs. So this waits for the last
  * step, once, and from now on join waits for the whole of a step. */
 static tamis_status leave_to_caller(tam_cuda_step *s) {
-    tam_cuda_round *r = s->round;
+    tam_cuda_bucket_group *r = s->group;
     if (r->serial > 0 && r->begun == 0)
         TAM_TRY(tam_cuda_wait(r->done, tam_cuda_deadline(s->plan.timeout_ns),
                               "the step before a capture"));
@@ -244,21 +244,21 @@ static tamis_status leave_to_caller(tam_cuda_step *s) {
  * `merge`, which join waits for. */
 static tamis_status run_captured(tam_cuda_step *s, const tam_accumulate *target, void *stream,
                                  tam_cuda_enqueue enqueue, void *context) {
-    tam_cuda_round *r = s->round;
+    tam_cuda_bucket_group *r = s->group;
     TAM_TRY(leave_to_caller(s));
-    TAM_TRY(tam_cuda_follow(r->lane.stream, stream, r->fork));
+    TAM_TRY(tam_cuda_follow(r->queue.stream, stream, r->fork));
     TAM_TRY(start_step(s, target, TAM_CUDA_BY_CALLER));
     TAM_TRY(launch_parts(s, enqueue, context, TAM_CUDA_BY_CALLER));
     if (!tam_cuda_is_last(s))
         return TAMIS_OK;
     TAM_TRY(s->kind->finish(r->steps[0], TAM_CUDA_BY_CALLER));
-    TAM_CUDA_TRY(cudaEventRecord(r->merge, r->travel), "marking the end of a step");
+    TAM_CUDA_TRY(cudaEventRecord(r->merge, r->comm_stream), "marking the end of a step");
     return TAMIS_OK;
 }
 
 static tamis_status run(tam_cuda_step *s, const tam_accumulate *target, void *stream,
                         tam_cuda_enqueue enqueue, void *context, uint64_t *serial) {
-    tam_cuda_round *r = s->round;
+    tam_cuda_bucket_group *r = s->group;
     bool captured;
     TAM_TRY(find_capture(stream, &captured));
     if (captured && s->plan.update.corrects)
@@ -285,7 +285,7 @@ tamis_status tam_cuda_step_run(tam_cuda_step *s, const tam_accumulate *target, v
 }
 
 bool tam_cuda_step_halfway(const tam_cuda_step *first) {
-    return first->round->begun > 0;
+    return first->group->begun > 0;
 }
 
 tamis_status tam_cuda_step_find_capture(const tam_cuda_step *first, void *stream, bool *captured) {
@@ -296,22 +296,22 @@ tamis_status tam_cuda_step_find_capture(const tam_cuda_step *first, void *stream
 
 static tamis_status add(tam_cuda_step *s, const tam_accumulate *target, void *stream, uint32_t by,
                         cudaEvent_t there, cudaEvent_t read) {
-    cudaStream_t lane = s->round->lane.stream;
+    cudaStream_t queue = s->group->queue.stream;
     tam_cuda_source source;
-    TAM_TRY(tam_cuda_follow(lane, stream, there));
+    TAM_TRY(tam_cuda_follow(queue, stream, there));
     if (by == TAM_CUDA_BY_HOST)
         TAM_TRY(await_step_before(s));
-    TAM_TRY(aim(s, target, by, &source));
-    TAM_CUDA_LAUNCH(tam_launch_source(&s->sources[by], source, lane));
+    TAM_TRY(set_target(s, target, by, &source));
+    TAM_CUDA_LAUNCH(tam_launch_source(&s->sources[by], source, queue));
     tam_cuda_accumulate job = s->target;
     job.params = s->nobody;
     job.found = &s->exchange.record->early;
-    TAM_CUDA_LAUNCH(tam_launch_accumulate(&job, lane));
-    return tam_cuda_follow(stream, lane, read);
+    TAM_CUDA_LAUNCH(tam_launch_accumulate(&job, queue));
+    return tam_cuda_follow(stream, queue, read);
 }
 
 static tamis_status accumulate(tam_cuda_step *s, const tam_accumulate *target, void *stream) {
-    tam_cuda_round *r = s->round;
+    tam_cuda_bucket_group *r = s->group;
     bool captured;
     TAM_TRY(find_capture(stream, &captured));
     if (!captured)
@@ -330,12 +330,12 @@ tamis_status tam_cuda_step_accumulate(tam_cuda_step *s, const tam_accumulate *ta
 tamis_status tam_cuda_step_follow(tam_cuda_step *s, const tam_cuda_step *other) {
     tam_cuda_guard guard;
     TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    cudaError_t error = cudaStreamWaitEvent(s->round->travel, other->round->ready, 0);
+    cudaError_t error = cudaStreamWaitEvent(s->group->comm_stream, other->group->ready, 0);
     tam_cuda_leave(&guard);
     return error ? tam_cuda_failed((int)error, "following another reducer's step") : TAMIS_OK;
 }
 
-static tamis_status join(tam_cuda_round *r, void *stream) {
+static tamis_status join(tam_cuda_bucket_group *r, void *stream) {
     bool captured;
     TAM_TRY(find_capture(stream, &captured));
     if (captured != (r->by == TAM_CUDA_BY_CALLER))
@@ -347,5 +347,5 @@ static tamis_status join(tam_cuda_round *r, void *stream) {
 }
 
 tamis_status tam_cuda_step_join(tam_cuda_step *first, void *stream) {
-    TAM_CUDA_ON(first->device->device, join(first->round, stream));
+    TAM_CUDA_ON(first->device->device, join(first->group, stream));
 }

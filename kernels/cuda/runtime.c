@@ -193,60 +193,60 @@ bool tam_cuda_drain(cudaStream_t stream, uint64_t deadline_ns) {
     return true;
 }
 
-tamis_status tam_cuda_lane_open(tam_cuda_lane *out) {
-    tam_cuda_lane lane = {0};
-    tamis_status status = tam_cuda_stream_open(TAM_CUDA_PATIENT, &lane.stream);
+tamis_status tam_cuda_queue_open(tam_cuda_queue *out) {
+    tam_cuda_queue queue = {0};
+    tamis_status status = tam_cuda_stream_open(TAM_CUDA_PATIENT, &queue.stream);
     if (status == TAMIS_OK)
-        status = tam_cuda_event_open(&lane.event);
+        status = tam_cuda_event_open(&queue.event);
     void *staging = NULL;
     if (status == TAMIS_OK)
         status = tam_cuda_alloc_pinned(TAM_CUDA_STAGING, "copies", &staging);
-    lane.staging = staging;
+    queue.staging = staging;
     if (status == TAMIS_OK)
-        *out = lane;
+        *out = queue;
     else
-        tam_cuda_lane_close(&lane);
+        tam_cuda_queue_close(&queue);
     return status;
 }
 
-void tam_cuda_lane_close(tam_cuda_lane *lane) {
-    tam_cuda_free_pinned(lane->staging);
-    tam_cuda_event_close(lane->event);
-    tam_cuda_stream_close(lane->stream);
-    *lane = (tam_cuda_lane){0};
+void tam_cuda_queue_close(tam_cuda_queue *queue) {
+    tam_cuda_free_pinned(queue->staging);
+    tam_cuda_event_close(queue->event);
+    tam_cuda_stream_close(queue->stream);
+    *queue = (tam_cuda_queue){0};
 }
 
-tamis_status tam_cuda_lane_wait(const tam_cuda_lane *lane, const char *what) {
-    TAM_CUDA_TRY(cudaEventRecord(lane->event, lane->stream), what);
-    return tam_cuda_wait(lane->event, tam_cuda_deadline(lane->timeout_ns), what);
+tamis_status tam_cuda_queue_wait(const tam_cuda_queue *queue, const char *what) {
+    TAM_CUDA_TRY(cudaEventRecord(queue->event, queue->stream), what);
+    return tam_cuda_wait(queue->event, tam_cuda_deadline(queue->timeout_ns), what);
 }
 
 static size_t lesser(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-tamis_status tam_cuda_lane_read(const tam_cuda_lane *lane, const void *device, size_t bytes,
-                                void *host) {
+tamis_status tam_cuda_queue_read(const tam_cuda_queue *queue, const void *device, size_t bytes,
+                                 void *host) {
     for (size_t at = 0; at < bytes; at += TAM_CUDA_STAGING) {
         size_t length = lesser(bytes - at, TAM_CUDA_STAGING);
-        TAM_CUDA_TRY(cudaMemcpyAsync(lane->staging, (const char *)device + at, length,
-                                     cudaMemcpyDeviceToHost, lane->stream),
+        TAM_CUDA_TRY(cudaMemcpyAsync(queue->staging, (const char *)device + at, length,
+                                     cudaMemcpyDeviceToHost, queue->stream),
                      "reading device memory");
-        TAM_TRY(tam_cuda_lane_wait(lane, "reading device memory"));
-        memcpy((char *)host + at, lane->staging, length);
+        TAM_TRY(tam_cuda_queue_wait(queue, "reading device memory"));
+        memcpy((char *)host + at, queue->staging, length);
     }
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_lane_write(const tam_cuda_lane *lane, const void *host, size_t bytes,
-                                 void *device) {
+tamis_status tam_cuda_queue_write(const tam_cuda_queue *queue, const void *host, size_t bytes,
+                                  void *device) {
     for (size_t at = 0; at < bytes; at += TAM_CUDA_STAGING) {
         size_t length = lesser(bytes - at, TAM_CUDA_STAGING);
-        memcpy(lane->staging, (const char *)host + at, length);
-        TAM_CUDA_TRY(cudaMemcpyAsync((char *)device + at, lane->staging, length,
-                                     cudaMemcpyHostToDevice, lane->stream),
+        memcpy(queue->staging, (const char *)host + at, length);
+        TAM_CUDA_TRY(cudaMemcpyAsync((char *)device + at, queue->staging, length,
+                                     cudaMemcpyHostToDevice, queue->stream),
                      "writing device memory");
-        TAM_TRY(tam_cuda_lane_wait(lane, "writing device memory"));
+        TAM_TRY(tam_cuda_queue_wait(queue, "writing device memory"));
     }
     return TAMIS_OK;
 }

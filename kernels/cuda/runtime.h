@@ -19,7 +19,7 @@
  * @param error  not 0. @return always DEVICE: work may be half enqueued */
 tamis_status tam_cuda_failed(int error, const char *what);
 
-/** The same for a call that only creates something: NOMEM if memory ran out. */
+/** Report a failed call that only creates something: NOMEM if memory ran out. */
 tamis_status tam_cuda_refused(int error, const char *what);
 
 /** For calls and launchers that return a cudaError_t (as int). */
@@ -103,27 +103,27 @@ tamis_status tam_cuda_wait(cudaEvent_t event, uint64_t deadline_ns, const char *
  * after a failure. @return false: the deadline passed; NULL is fine */
 bool tam_cuda_drain(cudaStream_t stream, uint64_t deadline_ns);
 
-/** A stream with an event to wait for it and pinned memory to copy through. */
-typedef struct tam_cuda_lane {
+/** A stream with an event to wait for it and a pinned staging buffer to copy through. */
+typedef struct tam_cuda_queue {
     cudaStream_t stream;
     cudaEvent_t event;
     uint64_t timeout_ns;    /* of a wait; 0: TAMIS_TIMEOUT_MS */
     unsigned char *staging; /* [TAM_CUDA_STAGING], pinned; free to use when the stream is idle */
-} tam_cuda_lane;
+} tam_cuda_queue;
 
 enum { TAM_CUDA_STAGING = 1 << 22 };
 
-tamis_status tam_cuda_lane_open(tam_cuda_lane *out); /* patient */
-void tam_cuda_lane_close(tam_cuda_lane *lane);
+tamis_status tam_cuda_queue_open(tam_cuda_queue *out); /* patient */
+void tam_cuda_queue_close(tam_cuda_queue *queue);
 
-/** Wait until all work on the lane is done. */
-tamis_status tam_cuda_lane_wait(const tam_cuda_lane *lane, const char *what);
+/** Wait until all work on the queue is done. */
+tamis_status tam_cuda_queue_wait(const tam_cuda_queue *queue, const char *what);
 
 /** Copy through the staging memory; return when it is done. */
-tamis_status tam_cuda_lane_read(const tam_cuda_lane *lane, const void *device, size_t bytes,
-                                void *host);
-tamis_status tam_cuda_lane_write(const tam_cuda_lane *lane, const void *host, size_t bytes,
-                                 void *device);
+tamis_status tam_cuda_queue_read(const tam_cuda_queue *queue, const void *device, size_t bytes,
+                                 void *host);
+tamis_status tam_cuda_queue_write(const tam_cuda_queue *queue, const void *host, size_t bytes,
+                                  void *device);
 
 /* -- the opened device ------------------------------------------------------------------------ */
 

@@ -102,7 +102,7 @@ static __device__ __forceinline__ void tam_walk_shards(const tam_cuda_exchange &
         i += i < at ? TAM_BLOCK_THREADS : 0;
         uint64_t sum =
             tam_walk_shard(i, first, upto, (uint64_t)shard * TAM_SHARD_CHECK, load, work);
-        if (x.checked) { /* all threads alike */
+        if (x.checked) { /* uniform in the block */
             sum = tam_block_sum(sum);
             if (threadIdx.x == 0)
                 tam_add64(&x.checks[which][shard], sum);

@@ -13,29 +13,29 @@
 tamis_status tam_cuda_sparse_load(tam_cuda_step *s, uint64_t number) {
     const tam_control *c = s->plan.control;
     tam_cuda_control *mine = &s->control;
-    const tam_cuda_lane *lane = &s->round->lane;
+    const tam_cuda_queue *queue = &s->group->queue;
     tam_cuda_params params = {0};
-    TAM_TRY(tam_cuda_lane_write(lane, &c->state, sizeof c->state, mine->state));
-    TAM_TRY(
-        tam_cuda_lane_write(lane, c->levels, c->grid->ngroups * sizeof c->levels[0], mine->levels));
-    TAM_TRY(tam_cuda_lane_write(lane, &params, sizeof params, mine->params));
-    TAM_CUDA_LAUNCH(tam_launch_prepare(mine, number, lane->stream));
+    TAM_TRY(tam_cuda_queue_write(queue, &c->state, sizeof c->state, mine->state));
+    TAM_TRY(tam_cuda_queue_write(queue, c->levels, c->grid->ngroups * sizeof c->levels[0],
+                                 mine->levels));
+    TAM_TRY(tam_cuda_queue_write(queue, &params, sizeof params, mine->params));
+    TAM_CUDA_LAUNCH(tam_launch_prepare(mine, number, queue->stream));
     return TAMIS_OK;
 }
 
-/* Of the bucket's k, what thresholds are learned for. */
-static uint64_t aim_of(const tam_cuda_control *c, uint64_t k) {
+/* The number of entries, of the bucket's k, that thresholds are learned for. */
+static uint64_t threshold_k_of(const tam_cuda_control *c, uint64_t k) {
     uint64_t part = tam_rule_rank_budget(k, c->whole, c->node_shard.before, c->node_shard.upto);
     return part > 0 ? part : 1;
 }
 
 tamis_status tam_cuda_sparse_save(tam_cuda_step *s, const tam_cuda_past *past) {
     tam_control *c = s->plan.control;
-    const tam_cuda_lane *lane = &s->round->lane;
-    TAM_TRY(tam_cuda_lane_read(lane, s->control.levels, c->grid->ngroups * sizeof c->levels[0],
-                               c->levels));
-    TAM_TRY(tam_cuda_lane_read(lane, s->control.state, sizeof c->state, &c->state));
-    c->k = aim_of(&s->control, past->k);
+    const tam_cuda_queue *queue = &s->group->queue;
+    TAM_TRY(tam_cuda_queue_read(queue, s->control.levels, c->grid->ngroups * sizeof c->levels[0],
+                                c->levels));
+    TAM_TRY(tam_cuda_queue_read(queue, s->control.state, sizeof c->state, &c->state));
+    c->k = threshold_k_of(&s->control, past->k);
     tam_control_prepare(c);
     return TAMIS_OK;
 }
@@ -53,7 +53,7 @@ static uint32_t *own_list(const tam_cuda_step *s) {
 
 /* The indices, and the packet: the last to write to it seals it. */
 static tamis_status seal(tam_cuda_step *s, const tam_cuda_select_job *selection) {
-    void *stream = s->round->lane.stream;
+    void *stream = s->group->queue.stream;
     if (!tam_cuda_is_packed(&s->plan) && !s->plan.with_values) {
         TAM_CUDA_LAUNCH(tam_launch_emit_sealed(selection, &s->exchange, stream));
         return TAMIS_OK;
@@ -68,7 +68,7 @@ static tamis_status seal(tam_cuda_step *s, const tam_cuda_select_job *selection)
 
 static tamis_status select_entries(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
     const tam_cuda_device *d = s->device;
-    void *stream = s->round->lane.stream;
+    void *stream = s->group->queue.stream;
     tam_cuda_select_job job = {
         .grid = d->grid,
         .acc = s->exchange.acc,
@@ -89,7 +89,7 @@ static tamis_status select_entries(tam_cuda_step *s, const tam_cuda_accumulate *
 }
 
 static tamis_status list_rows(tam_cuda_step *s) {
-    void *stream = s->round->lane.stream;
+    void *stream = s->group->queue.stream;
     TAM_CUDA_LAUNCH(tam_launch_list(&s->exchange, own_list(s), s->device->selected, stream));
     if (tam_cuda_is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
@@ -99,8 +99,8 @@ static tamis_status list_rows(tam_cuda_step *s) {
 }
 
 tamis_status tam_cuda_sparse_select(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
-    TAM_CUDA_LAUNCH(tam_launch_accumulate(pass, s->round->lane.stream));
-    return tam_cuda_is_rowed(&s->plan) ? list_rows(s) : select_entries(s, pass);
+    TAM_CUDA_LAUNCH(tam_launch_accumulate(pass, s->group->queue.stream));
+    return tam_cuda_is_sparse_rows(&s->plan) ? list_rows(s) : select_entries(s, pass);
 }
 
 static tamis_status begin(tam_cuda_step *s) {
@@ -109,28 +109,28 @@ static tamis_status begin(tam_cuda_step *s) {
 
 tamis_status tam_cuda_step_union(tam_cuda_step *s) {
     if (tam_cuda_is_packed(&s->plan))
-        TAM_CUDA_LAUNCH(tam_launch_unpack(&s->exchange, tam_cuda_travel(s)));
-    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
+        TAM_CUDA_LAUNCH(tam_launch_unpack(&s->exchange, tam_cuda_comm_stream(s)));
+    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_comm_stream(s)));
     if (s->exchange.scheme.ownership == TAM_OWN_ALL)
-        TAM_CUDA_LAUNCH(tam_launch_count(&s->exchange, tam_cuda_travel(s)));
-    TAM_CUDA_LAUNCH(tam_launch_union(&s->exchange, tam_cuda_travel(s)));
-    if (tam_cuda_is_rowed(&s->plan))
-        TAM_CUDA_LAUNCH(tam_launch_expand(&s->exchange, tam_cuda_travel(s)));
+        TAM_CUDA_LAUNCH(tam_launch_count(&s->exchange, tam_cuda_comm_stream(s)));
+    TAM_CUDA_LAUNCH(tam_launch_union(&s->exchange, tam_cuda_comm_stream(s)));
+    if (tam_cuda_is_sparse_rows(&s->plan))
+        TAM_CUDA_LAUNCH(tam_launch_expand(&s->exchange, tam_cuda_comm_stream(s)));
     if (s->exchange.rounded.blocks > 0)
-        TAM_CUDA_LAUNCH(tam_launch_encode_values(&s->exchange, tam_cuda_travel(s)));
+        TAM_CUDA_LAUNCH(tam_launch_encode_values(&s->exchange, tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
 tamis_status tam_cuda_step_add(tam_cuda_step *s) {
     if (!s->plan.with_values)
-        TAM_CUDA_LAUNCH(tam_launch_add(&s->exchange, tam_cuda_travel(s)));
+        TAM_CUDA_LAUNCH(tam_launch_add(&s->exchange, tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
 tamis_status tam_cuda_sparse_validate(tam_cuda_step *s) {
     if (s->exchange.rounded.blocks > 0)
-        TAM_CUDA_LAUNCH(tam_launch_decode_sums(&s->exchange, tam_cuda_travel(s)));
-    TAM_CUDA_LAUNCH(tam_launch_validate(&s->exchange, tam_cuda_travel(s)));
+        TAM_CUDA_LAUNCH(tam_launch_decode_sums(&s->exchange, tam_cuda_comm_stream(s)));
+    TAM_CUDA_LAUNCH(tam_launch_validate(&s->exchange, tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
@@ -138,15 +138,15 @@ static tamis_status apply_result(tam_cuda_step *s) {
     tam_cuda_accumulate target = s->target;
     if (!s->plan.dense_output)
         target.source = NULL;
-    TAM_CUDA_LAUNCH(tam_launch_apply_result(&s->exchange, &target, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_apply_result(&s->exchange, &target, tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
 tamis_status tam_cuda_sparse_finish(tam_cuda_step *first, uint32_t by) {
-    const tam_cuda_round *r = first->round;
-    tam_cuda_reporting reporting = tam_cuda_round_reporting(first, by);
+    const tam_cuda_bucket_group *r = first->group;
+    tam_cuda_reporting reporting = tam_cuda_bucket_group_reporting(first, by);
     reporting.targets = r->budgets.now;
-    TAM_CUDA_LAUNCH(tam_launch_control(r->controls, &r->budgets, &reporting, r->travel));
+    TAM_CUDA_LAUNCH(tam_launch_control(r->controls, &r->budgets, &reporting, r->comm_stream));
     return TAMIS_OK;
 }
 
@@ -154,7 +154,7 @@ tamis_status tam_cuda_sparse_finish(tam_cuda_step *first, uint32_t by) {
 
 static tamis_status check(const tam_cuda_plan *plan) {
     uint64_t n = plan->grid->n, sent = (uint64_t)plan->packet_capacity * plan->nranks;
-    sent *= tam_cuda_is_rowed(plan) ? plan->row_length : 1;
+    sent *= tam_cuda_is_sparse_rows(plan) ? plan->row_length : 1;
     if (plan->packet_capacity == 0 || plan->rank >= plan->nranks)
         return tam_fail(TAMIS_E_ARGUMENT, "rank %u of %u cannot send packets of %u indices",
                         plan->rank, plan->nranks, plan->packet_capacity);
@@ -196,8 +196,8 @@ tamis_status tam_cuda_sparse_new(void *device, const tam_cuda_plan *plan, float 
     return TAMIS_OK;
 }
 
-const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *s) {
-    return &s->mail;
+const tam_cuda_comm_buffers *tam_cuda_step_buffers(const tam_cuda_step *s) {
+    return &s->buffers;
 }
 
 tam_cuda_result tam_cuda_step_result(const tam_cuda_step *first) {

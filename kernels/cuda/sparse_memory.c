@@ -65,7 +65,7 @@ static size_t shard_bytes(tam_cuda_value_codec codec, uint32_t blocks) {
 
 static tam_cuda_rows describe_rows(const tam_cuda_plan *plan) {
     tam_cuda_rows rows = {.length = plan->row_length};
-    if (tam_cuda_is_rowed(plan))
+    if (tam_cuda_is_sparse_rows(plan))
         rows.count = (uint32_t)(plan->grid->n / plan->row_length);
     return rows;
 }
@@ -93,7 +93,7 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
     const tam_cuda_plan *plan = &s->plan;
     const tam_cuda_device *d = s->device;
     const tam_cuda_rows rows = describe_rows(plan);
-    uint64_t span = tam_cuda_is_rowed(plan) ? rows.count : d->grid.n;
+    uint64_t span = tam_cuda_is_sparse_rows(plan) ? rows.count : d->grid.n;
     s->exchange = (tam_cuda_exchange){
         .grid = d->grid,
         .packets = describe_packets(plan),
@@ -102,14 +102,14 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
         .scheme = plan->control->scheme,
         .nonfinite = plan->nonfinite,
         .divisor = plan->divisor,
-        .match = plan->update.match,
+        .norm_matching = plan->update.norm_matching,
         .scale_most = plan->update.scale_most,
         .masked = plan->update.masked,
         .blocks = d->multiprocessors * TAM_EXCHANGE_BLOCKS,
         .found = d->found,
         .selected = d->selected,
         .group_sums = d->group_sums,
-        .nsums = tam_cuda_is_rowed(plan) ? 0 : d->grid.ngroups, /* rows have no sums */
+        .nsums = tam_cuda_is_sparse_rows(plan) ? 0 : d->grid.ngroups, /* rows have no sums */
         .acc = acc,
         .checked = !plan->with_values && !quantizes(plan),
         .rounded = {.up = value_codec_of(plan->codecs.up),
@@ -152,7 +152,7 @@ static void take_packed(tam_cuda_step *s, tam_cuda_arena *arena) {
 
 static void take_rows(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_rows *rows = &s->exchange.rows;
-    if (!tam_cuda_is_rowed(&s->plan))
+    if (!tam_cuda_is_sparse_rows(&s->plan))
         return;
     rows->touched = tam_cuda_take(arena, rows->count / 32 + 1, sizeof rows->touched[0]);
     rows->union_rows =
@@ -201,7 +201,7 @@ static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
     take_rows(s, arena);
     take_packed(s, arena);
     take_rounded(s, arena);
-    if (x->match > 0.0)
+    if (x->norm_matching > 0.0)
         x->value_sums = tam_cuda_take(arena, x->capacity / TAM_PIECE + 1, sizeof(double));
 }
 
@@ -246,8 +246,8 @@ tamis_status tam_cuda_sparse_ranges(const tam_cuda_step *s, const tam_grid *grid
     if (!found)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u ranges", nranges);
     find_first_chunks(grid, nranges, found);
-    tamis_status status = tam_cuda_lane_write(&s->round->lane, found,
-                                              ((size_t)nranges + 1) * sizeof found[0], first_chunk);
+    tamis_status status = tam_cuda_queue_write(
+        &s->group->queue, found, ((size_t)nranges + 1) * sizeof found[0], first_chunk);
     tam_free(found);
     return status;
 }
@@ -255,27 +255,27 @@ tamis_status tam_cuda_sparse_ranges(const tam_cuda_step *s, const tam_grid *grid
 static tamis_status upload(tam_cuda_step *s) {
     TAM_TRY(tam_cuda_sparse_ranges(s, s->plan.grid, s->exchange.ranges.count, s->first_chunk));
     if (s->parts)
-        TAM_TRY(tam_cuda_lane_write(&s->round->lane, s->plan.codecs.parts,
-                                    s->plan.nranks * sizeof s->parts[0], s->parts));
-    return tam_cuda_lane_write(&s->round->lane, s->plan.quota.spans,
-                               s->plan.nranks * sizeof s->spans[0], s->spans);
+        TAM_TRY(tam_cuda_queue_write(&s->group->queue, s->plan.codecs.parts,
+                                     s->plan.nranks * sizeof s->parts[0], s->parts));
+    return tam_cuda_queue_write(&s->group->queue, s->plan.quota.spans,
+                                s->plan.nranks * sizeof s->spans[0], s->spans);
 }
 
-static void describe_mail(tam_cuda_step *s) {
+static void describe_buffers(tam_cuda_step *s) {
     const tam_cuda_exchange *x = &s->exchange;
     const tam_cuda_rounded *q = &x->rounded;
-    tam_cuda_step_describe_mail(s, x, &s->mail);
+    tam_cuda_step_describe_buffers(s, x, &s->buffers);
     if (q->blocks == 0)
         return;
-    s->mail.shard_bytes = q->shard_bytes;
-    s->mail.sum_bytes = q->sum_bytes;
-    s->mail.values = s->mail.sums = q->sent;
-    s->mail.shards = q->received;
+    s->buffers.shard_bytes = q->shard_bytes;
+    s->buffers.sum_bytes = q->sum_bytes;
+    s->buffers.values = s->buffers.sums = q->sent;
+    s->buffers.shards = q->received;
 }
 
 static void repeat_sizes(tam_cuda_step *s) {
     s->control.packets = s->exchange.packets;
-    describe_mail(s);
+    describe_buffers(s);
 }
 
 void tam_cuda_sparse_resize(tam_cuda_step *s) {
@@ -289,6 +289,6 @@ tamis_status tam_cuda_sparse_fill(tam_cuda_step *s) {
     s->control.verdict = &s->exchange.scratch->verdict;
     repeat_sizes(s);
     tam_cuda_params nobody = {.mine = TAM_PART_COMMON};
-    TAM_TRY(tam_cuda_lane_write(&s->round->lane, &nobody, sizeof nobody, s->nobody));
+    TAM_TRY(tam_cuda_queue_write(&s->group->queue, &nobody, sizeof nobody, s->nobody));
     return upload(s);
 }

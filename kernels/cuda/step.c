@@ -13,7 +13,7 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Of shards and sums. */
+/* Whether shards and sums have checks. */
 static bool has_checks(const tam_cuda_exchange *x) {
     return x->checked || x->rounded.blocks > 0;
 }
@@ -53,8 +53,8 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     x->record = tam_cuda_take(arena, 1, sizeof(tam_cuda_record));
     s->control.params = tam_cuda_take(arena, 1, sizeof(tam_cuda_params));
     s->control.state = tam_cuda_take(arena, 1, sizeof(tam_control_state));
-    s->sources = tam_cuda_take(arena, TAM_CUDA_LANES, sizeof s->sources[0]);
-    for (int i = 0; i < TAM_CUDA_LANES; i++)
+    s->sources = tam_cuda_take(arena, TAM_CUDA_LAUNCHERS, sizeof s->sources[0]);
+    for (int i = 0; i < TAM_CUDA_LAUNCHERS; i++)
         s->grads[i] = tam_cuda_take(arena, s->whole->nsegments, sizeof s->grads[i][0]);
     s->kind->take(s, arena);
 }
@@ -74,7 +74,7 @@ static tamis_status take_memory(tam_cuda_step *s) {
 }
 
 void tam_cuda_step_connect(const tam_cuda_step *s, tam_cuda_exchange *x) {
-    const tam_cuda_round *r = s->round;
+    const tam_cuda_bucket_group *r = s->group;
     x->params = s->control.params;
     x->record = s->exchange.record;
     x->nbuckets = r->nbuckets;
@@ -85,16 +85,16 @@ void tam_cuda_step_connect(const tam_cuda_step *s, tam_cuda_exchange *x) {
 
 /* Its number among the buckets that share k; those with rows follow. */
 static uint32_t budget_at(const tam_cuda_step *s) {
-    bool rowed = tam_cuda_is_rowed(&s->plan);
-    uint32_t alike = 0;
+    bool sparse_rows = tam_cuda_is_sparse_rows(&s->plan);
+    uint32_t same = 0;
     for (uint32_t b = 0; b < s->plan.bucket; b++)
-        alike += tam_cuda_is_rowed(&s->round->steps[b]->plan) == rowed;
-    return alike + (rowed ? s->round->budgets.nbuckets : 0);
+        same += tam_cuda_is_sparse_rows(&s->group->steps[b]->plan) == sparse_rows;
+    return same + (sparse_rows ? s->group->budgets.nbuckets : 0);
 }
 
-/* Set the pointers to this bucket's parts of the round. */
+/* Set the pointers to this bucket's parts of the group. */
 static void connect(tam_cuda_step *s) {
-    const tam_cuda_round *r = s->round;
+    const tam_cuda_bucket_group *r = s->group;
     tam_cuda_step_connect(s, &s->exchange);
     s->exchange.decides = tam_cuda_is_last(s) && !s->inside;
     s->control.common = r->common;
@@ -114,29 +114,29 @@ static tam_cuda_row *row_of(tam_cuda_device *device) {
 }
 
 static void share_pinned(const tam_cuda_step *s) {
-    tam_cuda_row_borrow(row_of(s->device), &s->round->lane);
+    tam_cuda_row_borrow(row_of(s->device), &s->group->queue);
     if (s->whole != s->device)
-        tam_cuda_row_borrow(row_of(s->whole), &s->round->lane);
+        tam_cuda_row_borrow(row_of(s->whole), &s->group->queue);
 }
 
 static void return_pinned(const tam_cuda_step *s) {
-    if (!s->round)
+    if (!s->group)
         return;
-    tam_cuda_row_return(row_of(s->device), &s->round->lane);
-    tam_cuda_row_return(row_of(s->whole), &s->round->lane);
+    tam_cuda_row_return(row_of(s->device), &s->group->queue);
+    tam_cuda_row_return(row_of(s->whole), &s->group->queue);
 }
 
 static tamis_status fill(tam_cuda_step *s) {
     if (s->plan.first)
-        s->round = s->plan.first->round;
+        s->group = s->plan.first->group;
     else
-        TAM_TRY(tam_cuda_round_open(s));
+        TAM_TRY(tam_cuda_bucket_group_open(s));
     TAM_TRY(take_memory(s));
     connect(s);
     name_parts(s);
     TAM_TRY(s->kind->fill(s));
     share_pinned(s);
-    return tam_cuda_round_join(s);
+    return tam_cuda_bucket_group_join(s);
 }
 
 void tam_cuda_step_free(tam_cuda_step *s) {
@@ -159,8 +159,8 @@ static void release(tam_cuda_step *s) {
     return_pinned(s);
     tam_cuda_step_drop_graphs(s);
     tam_cuda_free(s->memory);
-    if (!s->plan.first && s->round)
-        tam_cuda_round_close(s->round);
+    if (!s->plan.first && s->group)
+        tam_cuda_bucket_group_close(s->group);
     tam_cuda_step_free(s);
 }
 
@@ -194,11 +194,11 @@ void tam_cuda_step_close(tam_cuda_step *s) {
     if (tam_cuda_enter(s->device->device, &guard) != TAMIS_OK) {
         s->device->hangs = s->whole->hangs = true; /* broken: nothing runs or can be freed there */
         if (!s->plan.first)
-            tam_cuda_round_forget(s->round);
+            tam_cuda_bucket_group_forget(s->group);
         tam_cuda_step_free(s);
         return;
     }
-    s->device->hangs = s->whole->hangs = !tam_cuda_round_idle(s->round, tam_cuda_rank(s));
+    s->device->hangs = s->whole->hangs = !tam_cuda_bucket_group_idle(s->group, tam_cuda_rank(s));
     if (!s->device->hangs)
         release(s);
     tam_cuda_leave(&guard);
@@ -208,8 +208,8 @@ void tam_cuda_step_close(tam_cuda_step *s) {
 
 static double scale_of(const tam_cuda_step *s, const tam_cuda_past *past) {
     const tam_cuda_update *u = &s->plan.update;
-    if (u->match > 0.0)
-        return tam_match_scale(past->match, u->match, u->scale_most);
+    if (u->norm_matching > 0.0)
+        return tam_norm_matching_scale(past->norm_matching, u->norm_matching, u->scale_most);
     return past->scale > 0.0 ? past->scale : 1.0;
 }
 
@@ -220,11 +220,11 @@ static tamis_status load_common(const tam_cuda_step *s, const tam_cuda_past *pas
         .has_norms = past->has_norms,
         .divisor = (float)(s->exchange.divisor / scale),
         .scale = scale,
-        .match = past->match,
+        .norm_matching = past->norm_matching,
     };
     size_t first = offsetof(tam_cuda_common, refused);
-    return tam_cuda_lane_write(&s->round->lane, (const char *)&common + first,
-                               sizeof common - first, (char *)s->round->common + first);
+    return tam_cuda_queue_write(&s->group->queue, (const char *)&common + first,
+                                sizeof common - first, (char *)s->group->common + first);
 }
 
 static tamis_status load(tam_cuda_step *s, uint64_t config, const tam_cuda_past *past) {
@@ -233,14 +233,14 @@ static tamis_status load(tam_cuda_step *s, uint64_t config, const tam_cuda_past 
         .last_result = past->last_result,
         .early.nonfinite = past->early_nonfinite,
     };
-    const tam_cuda_lane *lane = &s->round->lane;
-    s->round->budgets.k = past->all;
+    const tam_cuda_queue *queue = &s->group->queue;
+    s->group->budgets.k = past->all;
     TAM_TRY(load_common(s, past));
-    TAM_TRY(tam_cuda_lane_write(lane, &record, sizeof record, s->exchange.record));
-    TAM_TRY(tam_cuda_lane_write(lane, &past->norm, sizeof past->norm, s->control.norm));
-    TAM_TRY(tam_cuda_lane_write(lane, &past->k, sizeof past->k, s->control.k));
+    TAM_TRY(tam_cuda_queue_write(queue, &record, sizeof record, s->exchange.record));
+    TAM_TRY(tam_cuda_queue_write(queue, &past->norm, sizeof past->norm, s->control.norm));
+    TAM_TRY(tam_cuda_queue_write(queue, &past->k, sizeof past->k, s->control.k));
     TAM_TRY(s->kind->load(s, past->number));
-    return tam_cuda_lane_wait(lane, "loading a state");
+    return tam_cuda_queue_wait(queue, "loading a state");
 }
 
 tamis_status tam_cuda_step_load(tam_cuda_step *s, uint64_t config, const tam_cuda_past *past) {
@@ -248,23 +248,23 @@ tamis_status tam_cuda_step_load(tam_cuda_step *s, uint64_t config, const tam_cud
 }
 
 static tamis_status save(tam_cuda_step *s, tam_cuda_past *past) {
-    const tam_cuda_lane *lane = &s->round->lane;
+    const tam_cuda_queue *queue = &s->group->queue;
     tam_cuda_common common;
     tam_cuda_record record;
     tam_cuda_params params;
-    TAM_TRY(tam_cuda_round_gather(s->round));
-    TAM_TRY(tam_cuda_lane_read(lane, s->control.params, sizeof params, &params));
-    TAM_TRY(tam_cuda_lane_read(lane, s->exchange.record, sizeof record, &record));
-    TAM_TRY(tam_cuda_lane_read(lane, s->round->common, sizeof common, &common));
+    TAM_TRY(tam_cuda_bucket_group_gather(s->group));
+    TAM_TRY(tam_cuda_queue_read(queue, s->control.params, sizeof params, &params));
+    TAM_TRY(tam_cuda_queue_read(queue, s->exchange.record, sizeof record, &record));
+    TAM_TRY(tam_cuda_queue_read(queue, s->group->common, sizeof common, &common));
     past->number = params.step;
     past->last_result = record.last_result;
     past->early_nonfinite = record.early.nonfinite;
     past->has_norms = common.has_norms != 0;
-    past->match = common.match;
+    past->norm_matching = common.norm_matching;
     past->scale = common.scale;
-    past->all = s->round->budgets.k;
-    TAM_TRY(tam_cuda_lane_read(lane, s->control.norm, sizeof past->norm, &past->norm));
-    TAM_TRY(tam_cuda_lane_read(lane, s->control.k, sizeof past->k, &past->k));
+    past->all = s->group->budgets.k;
+    TAM_TRY(tam_cuda_queue_read(queue, s->control.norm, sizeof past->norm, &past->norm));
+    TAM_TRY(tam_cuda_queue_read(queue, s->control.k, sizeof past->k, &past->k));
     return s->kind->save(s, past);
 }
 
@@ -279,11 +279,11 @@ tamis_status tam_cuda_step_save(tam_cuda_step *s, tam_cuda_past *past) {
     return status;
 }
 
-void tam_cuda_step_describe_mail(const tam_cuda_step *s, const tam_cuda_exchange *x,
-                                 tam_cuda_mail *out) {
+void tam_cuda_step_describe_buffers(const tam_cuda_step *s, const tam_cuda_exchange *x,
+                                    tam_cuda_comm_buffers *out) {
     size_t bytes = (size_t)x->shard_length * sizeof(float);
-    *out = (tam_cuda_mail){
-        .stream = tam_cuda_travel(s),
+    *out = (tam_cuda_comm_buffers){
+        .stream = tam_cuda_comm_stream(s),
         .among = {.first = x->packets.first,
                   .stride = x->packets.stride,
                   .count = x->packets.nranks,

@@ -30,7 +30,7 @@ struct tam_received {
     uint32_t nranks, own; /* own: tam_tree_own(nranks) */
 };
 
-/* The sum of a subtree of 2^LEVEL virtual ranks, in registers. Of two neighbours only the second
+/* The sum of a subtree of 2^LEVEL virtual ranks, in registers. Only the second of two neighbours
  * can be a virtual rank without a real one, so no larger subtree is empty. */
 template <uint32_t LEVEL>
 static __device__ __forceinline__ float4 tam_add_subtree(const tam_received &g, uint64_t at,

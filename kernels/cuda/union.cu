@@ -142,14 +142,14 @@ static __device__ void build_range(const tam_cuda_exchange &x, uint32_t range) {
     __shared__ uint32_t bits[TAM_RANGE_WORDS];
     uint32_t offset = x.ranges.offsets[range], entries = x.ranges.entries[range], at;
     double squares = 0.0;
-    bool rowed = tam_scheme_rowed(x.scheme);
-    uint32_t *list = rowed ? x.rows.union_rows : x.indices;
-    if (entries > 0) { /* all threads alike */
+    bool sparse_rows = tam_scheme_is_sparse_rows(x.scheme);
+    uint32_t *list = sparse_rows ? x.rows.union_rows : x.indices;
+    if (entries > 0) { /* uniform in the block */
         set_bits(x, range, bits);
         scan(space).ExclusiveSum(own_bits(bits), at);
         write_indices(range, at, bits, list + offset);
         __syncthreads();
-        if (rowed) /* values come with all elements of rows (rows.cu) */
+        if (sparse_rows) /* values come with all elements of rows (rows.cu) */
             squares = 0.0;
         else if (x.packets.with_values)
             add_pairs(x, range, x.indices + offset, entries, x.values + offset);
@@ -173,7 +173,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) build_union(const ta
         if (threadIdx.x == 0)
             verdict->sent_sum = squares;
     }
-    if (!tam_scheme_rowed(x.scheme)) /* whose values come with all elements (rows.cu) */
+    if (!tam_scheme_is_sparse_rows(x.scheme)) /* whose values come with all elements (rows.cu) */
         tam_close_shards(x, refuses);
 }
 

@@ -34,7 +34,7 @@ static __device__ __forceinline__ uint32_t tam_block_most(uint32_t mine) {
     return mine;
 }
 
-/** Of magnitudes, the sums of those below the border and of the others: value i in lane i mod 8,
+/** Sums of the magnitudes below the border and of the others: value i in lane i mod 8,
  * then lane after lane, as value_fp2.c. In all threads. */
 static __device__ __forceinline__ void tam_block_split(float magnitude, float border,
                                                        double sums[2]) {
@@ -117,7 +117,7 @@ static __device__ __forceinline__ float tam_round_fp2(float value, uint32_t coun
     bool inside = threadIdx.x < count;
     bool finite = __syncthreads_count(tam_value_finite(tam_bits_of(value)) == 0) == 0;
     double sums[2];
-    if (finite) { /* all threads alike */
+    if (finite) { /* uniform in the block */
         tam_block_split(magnitude, border, sums);
         border = (float)(sums[0] / (double)count);
     }

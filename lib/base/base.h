@@ -126,12 +126,12 @@ tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size
 /** Fill a caller's size-first struct, which may be longer than ours: the rest becomes zero. */
 tamis_status tam_struct_return(const char *name, const void *ours, size_t our_size, void *theirs);
 
-/** The same for a struct that has grown: older callers, which give at least `required` bytes, get
+/** Fill a struct that has grown: older callers, which give at least `required` bytes, get
  * the part that they know. */
 tamis_status tam_struct_return_part(const char *name, const void *ours, size_t our_size,
                                     size_t required, void *theirs);
 
-/** The same for entries of a list. @return 1; 0 and a sentence if the caller's size is too small */
+/** Fill an entry of a list. @return 1; 0 and a sentence if the caller's size is too small */
 int tam_struct_list(const char *name, const void *ours, size_t our_size, void *theirs);
 
 /* -- sort.c ----------------------------------------------------------------------------------- */

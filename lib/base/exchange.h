@@ -57,7 +57,7 @@ typedef struct tam_outcome {
     uint32_t bad_first, bad_ranks; /* first rank with a bad entry; ranks that its sum is over */
     double norm;                   /* sum of the roots of means, of all that was selected among */
 
-    /* Of the ranks that selected among themselves: what the control learns from. */
+    /* From the ranks that selected among themselves: what the control learns from. */
     tam_headers headers;
     uint64_t found, own_found; /* selected and deferred, of all and of this rank */
     uint64_t seen;             /* candidates; 0: unknown */
@@ -95,13 +95,13 @@ typedef struct tam_bucket_view {
     size_t staging_floats;         /* [out] length of staging that steps need */
     float *staging;                /* shared with the reducer's other buckets */
 
-    /* Of the next step. */
+    /* For the next step. */
     uint64_t whole_k, k;      /* entries to send: of the bucket, of what this rank holds */
     uint64_t early_nonfinite; /* entries dropped from the residual before the step */
     bool pending;             /* the residual may hold what was accumulated before the step */
     uint64_t last_result;     /* sum of what the step before summed: values, counters */
 
-    /* Of the step under way. */
+    /* For the step under way. */
     uint64_t step;
     tam_accumulate target;
     tam_accumulated accumulated;

@@ -12,7 +12,8 @@
 
 enum {
     TAM_FOLD_LANES = 256,
-    TAM_FOLD_PIECE = 2048 /* values whose squares are added before these sums are added alike */
+    TAM_FOLD_PIECE =
+        2048 /* values whose squares are added before these sums are added in the same way */
 };
 
 double tam_fold_list(const double *list, size_t count);

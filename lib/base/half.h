@@ -69,7 +69,7 @@ TAM_SHARED uint16_t tam_bfloat16_narrow(float x) {
     return (uint16_t)tam_half_round_(bits, 16);
 }
 
-/** The same, but a finite number that exceeds the format becomes the largest finite one. */
+/** Convert, but a finite number that exceeds the format becomes the largest finite one. */
 TAM_SHARED uint16_t tam_bfloat16_clamp(float x) {
     uint16_t half = tam_bfloat16_narrow(x);
     bool exceeds = (half & 0x7fffu) == 0x7f80u && (tam_bits(x) & 0x7fffffffu) < 0x7f800000u;

@@ -16,7 +16,7 @@ sum_words(uint32_t area, const unsigned char *at, uint32_t count) {
     return sum;
 }
 
-/* The same loop compiled for AVX2; it gives the same bits. Not an ifunc, which would choose only
+/* The loop above compiled for AVX2; it gives the same bits. Not an ifunc, which would choose only
  * once: ThreadSanitizer does not support it. */
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) static uint64_t

@@ -109,7 +109,7 @@ TAM_SHARED uint64_t tam_counter_whole(float counter) {
     return counter >= most ? (uint64_t)most : counter > 0.0f ? (uint64_t)counter : 0;
 }
 
-/** Of one rank, or of the sums of many. */
+/** A count of one rank, or of many from their sums. */
 TAM_SHARED uint64_t tam_counter_get(const float *counters, uint32_t which) {
     uint64_t count = 0;
     for (uint32_t i = 4; i-- > 0;)

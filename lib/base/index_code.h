@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What host (collectives/exchange/index_*.c) and device (kernels/cuda/pack.cu) must know alike of
+ * What host (collectives/exchange/index_*.c) and device (kernels/cuda/pack.cu) both must know of
  * the index codecs; collectives/exchange/index_codecs.h shows their bytes. C11 and CUDA C++.
  */
 #ifndef TAM_BASE_INDEX_CODE_H

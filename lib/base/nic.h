@@ -6,8 +6,8 @@
 #define TAM_BASE_NIC_H
 
 /**
- * Of all active ports of InfiniBand and RoCE together; without any, of the fastest Ethernet device
- * that is up.
+ * The speed of all active ports of InfiniBand and RoCE together; without any, of the fastest
+ * Ethernet device that is up.
  *
  * @param  sys  [in]  "/sys"
  * @return            10^9 bits a second in one direction; 0: no device says (virtual ones often do

@@ -56,7 +56,7 @@ TAM_SHARED float tam_optimizer_momentum(const tam_optimizer *p, float g, float *
     return tam_float(tam_bits(first) | (~sound & 0x7fffffffu));
 }
 
-/** Of element i of the vector. @return u */
+/** Update the moments of element i of the vector. @return u */
 TAM_SHARED float tam_optimizer_take(const tam_optimizer *p, size_t i, float g) {
     float *m = p->first ? &p->first[i] : NULL;
     return p->second ? tam_optimizer_adam(p, g, m, &p->second[i]) : tam_optimizer_momentum(p, g, m);

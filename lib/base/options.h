@@ -89,7 +89,7 @@ typedef struct tam_option {
     row(worker, WORD, RANK, 0, 1, NAN, "caller|thread", \
         "thread that makes the pass over the gradient")
 
-/* The same for tamis_update; rule momentum has only the rows before beta2. */
+/* Options of tamis_update; rule momentum has only the rows before beta2. */
 #define TAM_UPDATE_OPTIONS(row) \
     row(rule, WORD, STATE, 0, 2, NAN, "adam|momentum|step", "update rule") \
     row(beta1, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1) or -1 (as advised)", \
@@ -100,7 +100,7 @@ typedef struct tam_option {
         "decay of the second moment") \
     row(epsilon, REAL, STATE, 1e-38, 1e38, NAN, "1e-38 to 1e38", \
         "added to the root of the second moment") \
-    row(match, REAL, RANKS, 0.01, 100, 0, "0 or 0.01 to 100", \
+    row(norm_matching, REAL, RANKS, 0.01, 100, 0, "0 or 0.01 to 100", \
         "norm of a step, in units of that of a rank's own; 0: by scale")
 /* clang-format on */
 

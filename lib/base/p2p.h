@@ -5,8 +5,8 @@
  *
  * A p2p link knows nothing of collectives. The caller numbers its messages in flight by tickets
  * below TAM_P2P_TICKETS and never uses one twice at a time. Messages from one rank to another on
- * one lane match receives in the order in which both were posted. All calls come from one thread at
- * a time and return at once; only the caller waits.
+ * one channel match receives in the order in which both were posted. All calls come from one thread
+ * at a time and return at once; only the caller waits.
  */
 #ifndef TAM_BASE_P2P_H
 #define TAM_BASE_P2P_H
@@ -16,12 +16,12 @@
 #include <stdint.h>
 #include <tamis/tamis.h>
 
-enum { TAM_P2P_TICKETS = 80, TAM_P2P_LANES = 2 };
+enum { TAM_P2P_TICKETS = 80, TAM_P2P_CHANNELS = 2 };
 
 /** A message to send or to receive. Its memory must stay until it is complete or was withdrawn or,
  * where it stays in flight, for ever after a failure. */
 typedef struct tam_message {
-    uint32_t peer, lane;
+    uint32_t peer, channel;
     bool sends;
     void *memory;
     size_t bytes; /* of a receive: the most that may come */

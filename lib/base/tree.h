@@ -22,8 +22,8 @@
  * Values that come in the order of ranks need no tree in memory, only a stack of partial sums of
  * subtrees, at most one for every level. Two neighbours on it are added as soon as a value comes
  * that lies outside of the least subtree with both. How far apart two virtual ranks are is the
- * exclusive or of their numbers: its highest bit is the level at which their paths join. Of two
- * neighbours' distances no two have the same highest bit, so numbers compare as levels do.
+ * exclusive or of their numbers: its highest bit is the level at which their paths join. No two
+ * neighbouring distances have the same highest bit, so numbers compare as levels do.
  */
 #ifndef TAM_BASE_TREE_H
 #define TAM_BASE_TREE_H
@@ -79,7 +79,7 @@ TAM_SHARED float tam_tree_end(tam_tree_sum *s) {
     return sum;
 }
 
-/** The same for blocks of values. Starts as zeros, which need not reach its storage. tree.c */
+/** A tree sum of blocks of values. Starts as zeros, which need not reach its storage. tree.c */
 typedef struct tam_tree_block {
     uint32_t count, vrank;
     uint32_t distances[TAM_TREE_PARTS];

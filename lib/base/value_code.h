@@ -21,7 +21,7 @@ TAM_SHARED float tam_value_error(float value, float decoded) {
     return tam_float(tam_bits(value - arrives) & tam_value_finite(tam_bits(value)));
 }
 
-/** Of fp2, whose errors are as large as the values, two may exceed float32: an Inf would never
+/** Two errors of fp2, which are as large as the values, may exceed float32: an Inf would never
  * leave the residual again. */
 TAM_SHARED float tam_value_add_errors(float a, float b) {
     const float most = 3.40282346638528859811704183484516925e38f;

@@ -38,19 +38,22 @@ static double least_length(double n, uint32_t most_buckets, const tam_bucket_rul
 static uint32_t count_runs(const tamis_layout *layout) {
     uint32_t runs = 0;
     for (uint32_t s = 0; s < layout->nsegments; s++)
-        runs += !tam_segment_rowed(layout, s) && (s == 0 || tam_segment_rowed(layout, s - 1));
+        runs += !tam_segment_has_sparse_rows(layout, s) &&
+                (s == 0 || tam_segment_has_sparse_rows(layout, s - 1));
     return runs;
 }
 
 uint32_t tam_bucket_plan(const tamis_layout *layout, const tam_bucket_rule *rule,
                          tam_bucket_range *out) {
-    uint32_t count = 0, end = layout->nsegments, runs = layout->nrowed ? count_runs(layout) : 0;
-    if ((uint64_t)layout->nrowed + runs > TAM_BUCKETS_MAX)
+    uint32_t count = 0, end = layout->nsegments,
+             runs = layout->nrow_segments ? count_runs(layout) : 0;
+    if ((uint64_t)layout->nrow_segments + runs > TAM_BUCKETS_MAX)
         return 0;
-    double least =
-        least_length((double)layout->ordinary, TAM_BUCKETS_MAX - layout->nrowed - runs, rule);
+    double least = least_length((double)layout->ordinary,
+                                TAM_BUCKETS_MAX - layout->nrow_segments - runs, rule);
     for (uint32_t s = end; s-- > 0;) {
-        bool first = s == 0 || tam_segment_rowed(layout, s) || tam_segment_rowed(layout, s - 1);
+        bool first = s == 0 || tam_segment_has_sparse_rows(layout, s) ||
+                     tam_segment_has_sparse_rows(layout, s - 1);
         if ((double)(layout->begins[end] - layout->begins[s]) < least && !first)
             continue;
         out[count++] = (tam_bucket_range){s, end - s};

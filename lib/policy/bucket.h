@@ -162,7 +162,7 @@ typedef struct tam_bucket_pool {
     uint32_t nbuckets;
     const uint64_t *lengths, *even;
     const double *norms; /* NULL: by even budget */
-    uint64_t *settled;   /* 0: not settled */
+    uint64_t *fixed;     /* 0: not fixed */
     uint64_t more;       /* than an even budget, at most */
     double left, weight; /* of those that are not */
 } tam_bucket_pool;
@@ -174,43 +174,43 @@ TAM_SHARED tam_bounds tam_pool_bounds(const tam_bucket_pool *p, uint32_t b) {
 /** What a bucket gets, or would get if nothing were bounded or rounded. */
 TAM_SHARED double tam_bucket_wish(const tam_bucket_pool *p, uint32_t b) {
     double weight = p->norms ? p->norms[b] : (double)p->even[b];
-    return p->settled[b] ? (double)p->settled[b] : p->left * (weight / p->weight);
+    return p->fixed[b] ? (double)p->fixed[b] : p->left * (weight / p->weight);
 }
 
 TAM_SHARED void tam_bucket_weigh(uint64_t k, tam_bucket_pool *p) {
     double by_norm = 0.0, by_even = 0.0;
     p->left = (double)k;
     for (uint32_t b = 0; b < p->nbuckets; b++) {
-        p->left -= (double)p->settled[b];
-        by_norm += p->norms && !p->settled[b] ? p->norms[b] : 0.0;
-        by_even += p->settled[b] ? 0.0 : (double)p->even[b];
+        p->left -= (double)p->fixed[b];
+        by_norm += p->norms && !p->fixed[b] ? p->norms[b] : 0.0;
+        by_even += p->fixed[b] ? 0.0 : (double)p->even[b];
     }
     if (!(by_norm > 0.0)) /* only buckets of norm 0 are left */
         p->norms = NULL;
     p->weight = p->norms ? by_norm : by_even;
 }
 
-/* How far its bounds move the wish of a bucket that is not settled. */
-TAM_SHARED double tam_bucket_moved(const tam_bucket_pool *p, uint32_t b) {
+/* How far its bounds move the wish of a bucket that is not fixed. */
+TAM_SHARED double tam_bucket_excess(const tam_bucket_pool *p, uint32_t b) {
     tam_bounds bounds = tam_pool_bounds(p, b);
     double low = (double)bounds.low, high = (double)bounds.high, wish = tam_bucket_wish(p, b);
-    if (p->settled[b])
+    if (p->fixed[b])
         return 0.0;
     return wish < low ? low - wish : wish > high ? high - wish : 0.0;
 }
 
 /* If bounds add more than they take, the other buckets will get less: those at the lower bound stay
- * there and are settled. Else those at the upper bound are. @return whether any was settled */
-TAM_SHARED bool tam_bucket_settle(tam_bucket_pool *p) {
+ * there and are fixed. Else those at the upper bound are. @return whether any was fixed */
+TAM_SHARED bool tam_bucket_fix_at_bounds(tam_bucket_pool *p) {
     double added = 0.0;
     bool any = false;
     for (uint32_t b = 0; b < p->nbuckets; b++)
-        added += tam_bucket_moved(p, b);
+        added += tam_bucket_excess(p, b);
     for (uint32_t b = 0; b < p->nbuckets; b++) {
         tam_bounds bounds = tam_pool_bounds(p, b);
-        double moved = tam_bucket_moved(p, b);
-        if ((moved > 0.0 && added >= 0.0) || (moved < 0.0 && added <= 0.0)) {
-            p->settled[b] = moved > 0.0 ? bounds.low : bounds.high;
+        double excess = tam_bucket_excess(p, b);
+        if ((excess > 0.0 && added >= 0.0) || (excess < 0.0 && added <= 0.0)) {
+            p->fixed[b] = excess > 0.0 ? bounds.low : bounds.high;
             any = true;
         }
     }
@@ -247,7 +247,7 @@ TAM_SHARED void tam_bucket_budgets(uint64_t k, uint32_t nbuckets, const uint64_t
         budgets[b] = 0;
     do
         tam_bucket_weigh(k, &pool);
-    while (tam_bucket_settle(&pool));
+    while (tam_bucket_fix_at_bounds(&pool));
     tam_rounding rounding = tam_rounding_begin(k, nbuckets, lengths, even, more);
     for (uint32_t b = 0; b < nbuckets; b++)
         budgets[b] =

@@ -56,7 +56,7 @@ static double byte_s(uint64_t short_ns, uint64_t long_ns) {
                     BYTE_S);
 }
 
-/* Of one message, latency_s + message_s, and of many, latency_s + peers * message_s. */
+/* One message takes latency_s + message_s, many take latency_s + peers * message_s. */
 static double message_s(double one_s, double fan_s, uint32_t nranks) {
     uint32_t peers = nranks - 1 < TAM_CALIBRATION_PEERS ? nranks - 1 : TAM_CALIBRATION_PEERS;
     return at_least(peers > 1 ? (fan_s - one_s) / (peers - 1.0) : 0.0, MESSAGE_S);

@@ -2,7 +2,7 @@
  *
  * Which plan suits a network, by the times that its ranks measured and gathered
  * (collectives/coll/calibrate.h). Pure functions of numbers that all ranks hold, by +, -, *, / and
- * comparisons alone, so that all choose alike.
+ * comparisons alone, so that all choose the same.
  *
  * A model finds the plan and a trial confirms it. To time all candidates would take P - 1 messages,
  * and as many connections, for the linear one, and seconds where many ranks share processors; and
@@ -63,7 +63,7 @@ tam_net tam_calibration_net(const uint64_t ns[TAM_CALIBRATION_EXCHANGES], uint32
 /** The candidates that by the model take the least times, less than 0.95 of what tam_plan_usual
  * takes: in steps of 25M and of 1M elements at 1 %, of equal weight, since a communicator is made
  * before its reducers. By the model, in steps of 1M to 350M elements at 1 and 0.1 % on seven
- * networks, the first takes at most 55 % and in the mean 2.3 % longer than what tam_plan_choose has
+ * networks, the first takes at most 55 % and on average 2.3 % longer than what tam_plan_choose has
  * for the step; the usual plan 131 and 11 % (tests/unit/test_calibration.c).
  * @return how many; 0: nothing promises more than the usual plan */
 uint32_t tam_calibration_propose(const tam_net *net, uint32_t nranks,

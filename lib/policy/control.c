@@ -56,10 +56,10 @@ void tam_control_prepare(tam_control *c) {
     c->floor_key = tam_rule_floor(c->scheme.budget, &c->state, c->levels[0]);
 }
 
-void tam_control_aim(tam_control *c, uint64_t k) {
+void tam_control_set_target(tam_control *c, uint64_t k) {
     if (k == c->k)
         return;
-    double shift = tam_rule_aim(&c->state, c->k, k);
+    double shift = tam_rule_target_shift(&c->state, c->k, k);
     c->k = k;
     if (c->scheme.threshold == TAM_THRESHOLD_REUSE) { /* its threshold was for another k */
         c->state.primed = 0;
@@ -73,30 +73,31 @@ void tam_control_aim(tam_control *c, uint64_t k) {
 }
 
 /* Levels of the groups for budget norm, each from its own figures. */
-static void update_shape(tam_control *c, const tam_observed *seen, tam_lesson *lesson) {
+static void update_shape(tam_control *c, const tam_observed *seen, tam_level_update *update) {
     double union_count = 0.0;
     for (uint32_t g = 0; g < c->grid->ngroups; g++) {
         c->norms[g] = sqrt(seen->group_sums[g]);
         union_count += seen->group_selected[g];
     }
     tam_budget_norm(c->k, c->norms, c->grid, c->order, c->budgets);
-    lesson->share = tam_rule_union_share(c->k, union_count);
+    update->share = tam_rule_union_share(c->k, union_count);
     for (uint32_t g = 0; g < c->grid->ngroups; g++)
         c->levels[g] =
-            tam_rule_level(lesson, c->levels[g], seen->group_sums[g], seen->group_selected[g],
+            tam_rule_level(update, c->levels[g], seen->group_sums[g], seen->group_selected[g],
                            c->budgets[g], c->grid->groups[g].length);
 }
 
 static void update_levels(tam_control *c, const tam_observed *seen) {
     if (seen->nmin_keys == 0)
         return;
-    tam_lesson lesson = tam_rule_learn(seen, c->scheme.budget, c->over, c->levels[0], &c->state);
+    tam_level_update update =
+        tam_rule_learn(seen, c->scheme.budget, c->over, c->levels[0], &c->state);
     if (c->scheme.budget == TAM_BUDGET_NORM) {
-        update_shape(c, seen, &lesson);
+        update_shape(c, seen, &update);
         return;
     }
     for (uint32_t g = 0; g < c->grid->ngroups; g++)
-        c->levels[g] = tam_rule_clip_level(c->levels[g] + lesson.shift);
+        c->levels[g] = tam_rule_clip_level(c->levels[g] + update.shift);
 }
 
 /* With fewer than k entries other than zero there is no threshold (reused is 0): the next step

@@ -104,7 +104,7 @@ void tam_control_prepare(tam_control *control);
 double tam_control_slope(const tam_control *control);
 
 /** Set k for the next step: learned levels are shifted accordingly. */
-void tam_control_aim(tam_control *control, uint64_t k);
+void tam_control_set_target(tam_control *control, uint64_t k);
 
 /** Learn from a finished step, then prepare the next. */
 void tam_control_update(tam_control *control, const tam_observed *seen);

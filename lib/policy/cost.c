@@ -163,7 +163,7 @@ static void find(fit *f, double *number, double least, int which) {
     *number = low;
 }
 
-/* Of many ranks even the small size has bytes that count, so each number is found anew with the
+/* With many ranks even the small size has bytes that count, so each number is found anew with the
  * other: the error falls in each round by the ratio of the sizes. */
 bool tam_link_fit(const tam_timing *timing, const tam_plan *plan, uint32_t ranks_per_node,
                   tam_link_model *out) {

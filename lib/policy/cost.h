@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The expected time of an exchange, from numbers that all ranks share, so that all choose alike.
+ * The expected time of an exchange, from numbers that all ranks share, so that all choose the same.
  *
  *     union   sum(K) + lists + pass(n) + 50 K pass(n) / n + tiles + 5 us + 10 us
  *     dense   sum(n) + 0.5 pass(n)                                         + 10 us

@@ -65,15 +65,16 @@ err_destroy:
 
 /* Update what depends on the rows of the segments. */
 static void record_rows(tamis_layout *layout) {
-    layout->nrowed = 0;
+    layout->nrow_segments = 0;
     layout->ordinary = layout->length;
     for (uint32_t s = 0; s < layout->nsegments; s++) {
-        bool rowed = tam_segment_rowed(layout, s);
-        layout->nrowed += rowed;
-        layout->ordinary -= rowed ? tam_segment_length(layout, s) : 0;
+        bool sparse_rows = tam_segment_has_sparse_rows(layout, s);
+        layout->nrow_segments += sparse_rows;
+        layout->ordinary -= sparse_rows ? tam_segment_length(layout, s) : 0;
     }
-    layout->rows_hash =
-        layout->nrowed ? XXH3_64bits(layout->rows, layout->nsegments * sizeof layout->rows[0]) : 0;
+    layout->rows_hash = layout->nrow_segments
+                            ? XXH3_64bits(layout->rows, layout->nsegments * sizeof layout->rows[0])
+                            : 0;
 }
 
 tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment, uint64_t row_length) {

@@ -14,11 +14,11 @@ struct tamis_layout {
     uint32_t nsegments;
     uint32_t *begins; /* [nsegments + 1]; the last is the length */
     char **names;
-    uint64_t hash;      /* of the lengths, not of the names */
-    uint32_t *rows;     /* [nsegments] length of a row; 0: an ordinary segment */
-    uint32_t nrowed;    /* segments that have rows */
-    uint64_t ordinary;  /* elements of the others */
-    uint64_t rows_hash; /* of all row lengths; 0: there are none */
+    uint64_t hash;          /* of the lengths, not of the names */
+    uint32_t *rows;         /* [nsegments] length of a row; 0: an ordinary segment */
+    uint32_t nrow_segments; /* segments that have rows */
+    uint64_t ordinary;      /* elements of the others */
+    uint64_t rows_hash;     /* of all row lengths; 0: there are none */
 };
 
 /** A deep copy of some of its segments, so that a reducer outlives its layout. */
@@ -29,8 +29,8 @@ static inline uint32_t tam_segment_length(const tamis_layout *layout, uint32_t s
     return layout->begins[segment + 1] - layout->begins[segment];
 }
 
-/** Whether a segment's gradient is exchanged by rows. */
-static inline bool tam_segment_rowed(const tamis_layout *layout, uint32_t segment) {
+/** Whether a segment is exchanged by sparse rows. */
+static inline bool tam_segment_has_sparse_rows(const tamis_layout *layout, uint32_t segment) {
     return layout->rows[segment] > 0;
 }
 

@@ -163,9 +163,9 @@ void tam_plan_candidates(uint32_t nranks, uint32_t ranks_per_node,
 uint32_t tam_plan_fused(const tam_net *net, const tam_plan *plan);
 
 /** The candidate that takes the least time: by +, *, / and comparisons alone on numbers that all
- * ranks share, so that all choose alike. Where two take the same time, the one with fewer stages;
- * then the first in the order of that list. tam_plan_usual where no time, or not even the least, is
- * a finite number above 0: nothing is exchanged, or the numbers are of no network. */
+ * ranks share, so that all choose the same. Where two take the same time, the one with fewer
+ * stages; then the first in the order of that list. tam_plan_usual where no time, or not even the
+ * least, is a finite number above 0: nothing is exchanged, or the numbers are of no network. */
 tam_plan tam_plan_choose(const tam_net *net, const tam_plan_case *c);
 
 /** Where nothing is known of the network: linear up to 8 ranks, else radix 8. */

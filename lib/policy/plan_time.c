@@ -81,7 +81,7 @@ static double pieces_of(double bytes) {
 }
 
 /* One message after the other passes its sender's processor, wires and its receiver's processor, as
- * in a pipeline. Of half_s, what a processor does for all that it sends (as much as for all that it
+ * in a pipeline. half_s, what a processor does for all that it sends (as much as for all that it
  * receives), and wire_s of all, piece_s and hop_s are for one piece. */
 static double pipeline_s(double latency_s, double half_s, double piece_s, double wire_s,
                          double hop_s) {
@@ -90,7 +90,7 @@ static double pipeline_s(double latency_s, double half_s, double piece_s, double
     return larger(last_s + piece_s, larger(first_s, half_s) + half_s);
 }
 
-/* Of the radix - 1 messages of a virtual rank, how many leave their node, on average: exact where
+/* How many of the radix - 1 messages of a virtual rank leave their node, on average: exact where
  * nodes are whole subtrees. Else of ranks that are d apart the part d / ranks_per_node sits in two
  * nodes. */
 static double leaving(const tam_net *net, const tam_plan *plan, uint32_t stride, uint32_t radix,
@@ -209,7 +209,7 @@ uint32_t tam_plan_fused(const tam_net *net, const tam_plan *plan) {
     return bytes;
 }
 
-/* Of equal ones with as many stages the first stays; no comparison holds for a NaN. */
+/* Among equal plans with as many stages the first stays; no comparison holds for a NaN. */
 static void consider(choice *best, tam_plan plan) {
     plan.fused_bytes = tam_plan_fused(best->net, &plan);
     double seconds = tam_plan_step_s(best->net, &plan, best->c);

@@ -170,13 +170,13 @@ TAM_SHARED double tam_rule_shift(double mean_key, tam_control_state *s) {
     return 0.7 * mean_key + s->drift;
 }
 
-/** What all groups learn from a step. */
-typedef struct tam_lesson {
+/** How a step changes the levels of all groups. */
+typedef struct tam_level_update {
     double shift; /* add to the level */
     double slope;
     double share; /* of a group's entries in the union, counts against its budget; budget norm */
     bool primed;  /* the levels had been measured before */
-} tam_lesson;
+} tam_level_update;
 
 /** For ownership `all` the union is larger than k: only k of it count against the budgets. */
 TAM_SHARED double tam_rule_union_share(uint64_t k, double union_count) {
@@ -184,13 +184,13 @@ TAM_SHARED double tam_rule_union_share(uint64_t k, double union_count) {
 }
 
 /**
- * Learn what concerns all groups; the caller sets `share` of the lesson.
+ * Learn what concerns all groups; the caller sets `share` of the update.
  *
  * @param  seen    [in]  nmin_keys at least 1; the figures of groups are not read
  * @param  level   [in]  of the first group, as used in the step
  */
-TAM_SHARED tam_lesson tam_rule_learn(const tam_observed *seen, tam_budget budget, double over,
-                                     double level, tam_control_state *s) {
+TAM_SHARED tam_level_update tam_rule_learn(const tam_observed *seen, tam_budget budget, double over,
+                                           double level, tam_control_state *s) {
     /* Keys of budget norm are relative to the levels already, magnitudes are not. */
     double used = s->primed && budget == TAM_BUDGET_GLOBAL ? level : 0.0;
     double mean_key = 0.0, short_of = 0.0;
@@ -199,16 +199,16 @@ TAM_SHARED tam_lesson tam_rule_learn(const tam_observed *seen, tam_budget budget
         mean_key += one / seen->nmin_keys;
         short_of += one < 0.0 ? one * one / seen->nmin_keys : 0.0;
     }
-    tam_lesson lesson = {mean_key, 0.0, 1.0, s->primed != 0};
+    tam_level_update update = {mean_key, 0.0, 1.0, s->primed != 0};
     if (s->primed) {
         s->spread = 0.9 * s->spread + 0.1 * tam_rule_clip(short_of, 1e-6, 0.1);
         tam_rule_fit(seen, mean_key, s);
-        lesson.shift = tam_rule_shift(mean_key, s);
+        update.shift = tam_rule_shift(mean_key, s);
     }
-    lesson.slope = tam_rule_slope(s);
+    update.slope = tam_rule_slope(s);
     s->margin = tam_rule_margin(s, over);
     s->primed = 1;
-    return lesson;
+    return update;
 }
 
 /* -- learning: one group ---------------------------------------------------------------------- */
@@ -223,19 +223,19 @@ TAM_SHARED double tam_rule_guess(double sum, uint32_t length, uint32_t budget) {
 
 /** The next level of a group for budget norm, from its own figures.
  * @param  sum  of acc squared, mean over ranks; @param  selected  entries of the union */
-TAM_SHARED double tam_rule_level(const tam_lesson *lesson, double level, double sum,
+TAM_SHARED double tam_rule_level(const tam_level_update *update, double level, double sum,
                                  uint32_t selected, uint32_t budget, uint32_t length) {
     bool measured = sum > 0.0 && sum < TAM_SUM_LIMIT; /* squares may underflow or be clipped */
     if (!measured && selected == 0)                   /* silent: nothing to learn */
         return level;
-    double next = level + lesson->shift;
-    if (lesson->primed) {
-        double miss = tam_log2((lesson->share * selected + 2.0) / (budget + 2.0));
-        next += 0.5 * tam_rule_clip(miss, -2.0, 2.0) / lesson->slope;
+    double next = level + update->shift;
+    if (update->primed) {
+        double miss = tam_log2((update->share * selected + 2.0) / (budget + 2.0));
+        next += 0.5 * tam_rule_clip(miss, -2.0, 2.0) / update->slope;
     }
     if (measured) {
         double guess = tam_rule_guess(sum, length, budget);
-        next = tam_rule_clip(lesson->primed ? next : guess, guess - 3.0, guess + 3.0);
+        next = tam_rule_clip(update->primed ? next : guess, guess - 3.0, guess + 3.0);
     }
     return tam_rule_clip_level(next);
 }
@@ -282,7 +282,7 @@ TAM_SHARED float tam_rule_floor(tam_budget budget, const tam_control_state *s, d
 }
 
 /** The shift of the levels when the next step shall find `to` entries instead of `from`. */
-TAM_SHARED double tam_rule_aim(const tam_control_state *s, uint64_t from, uint64_t to) {
+TAM_SHARED double tam_rule_target_shift(const tam_control_state *s, uint64_t from, uint64_t to) {
     return tam_log2((double)from / (double)to) / tam_rule_slope(s);
 }
 

@@ -117,7 +117,7 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
 }
 
 static bool names_rows(tam_scheme s) {
-    return s.exchange == TAM_EXCHANGE_ROWS;
+    return s.exchange == TAM_EXCHANGE_SPARSE_ROWS;
 }
 
 static bool bins_of_others(tam_scheme s) {

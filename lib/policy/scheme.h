@@ -38,7 +38,7 @@ typedef enum tam_threshold {
  *     dense            the gradients, no residual
  *     quantized        every element of the residual, quantized
  *     balanced-pairs   pairs to the owners of regions, the largest sums to all (Ok-Topk)
- *     rows             all rows of a segment that any rank touched; the layout asks for it
+ *     sparse-rows      all rows of a segment that any rank touched; the layout asks for it
  */
 /* clang-format off */
 #define TAM_EXCHANGES(row) \
@@ -46,7 +46,7 @@ typedef enum tam_threshold {
     row(PAIRS, pairs, "pairs") \
     row(DENSE, dense, "dense") \
     row(BALANCED_PAIRS, balanced_pairs, "balanced-pairs") \
-    row(ROWS, rows, "rows") \
+    row(SPARSE_ROWS, sparse_rows, "sparse-rows") \
     row(QUANTIZED, quantized, "quantized")
 /* clang-format on */
 
@@ -89,9 +89,9 @@ TAM_SHARED bool tam_scheme_whole(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_DENSE || s.exchange == TAM_EXCHANGE_QUANTIZED;
 }
 
-/** Of a segment with rows: lists hold rows, and there is no k. */
-TAM_SHARED bool tam_scheme_rowed(tam_scheme s) {
-    return s.exchange == TAM_EXCHANGE_ROWS;
+/** Sparse rows: lists hold rows of a segment, and there is no k. */
+TAM_SHARED bool tam_scheme_is_sparse_rows(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_SPARSE_ROWS;
 }
 
 /** Ranks send only what they selected, not all they hold at the union. */

@@ -96,7 +96,7 @@ bool tam_py_tensor_borrow(PyObject *tensor, const tam_py_want *want, PyObject **
 /** A tuple of new references, which it takes over. NULL: an exception is set, and they are gone. */
 PyObject *tam_py_tuple_take(PyObject **items, Py_ssize_t count);
 
-/** The same for any type and length, in host memory, for reading. */
+/** Borrow a tensor of any type and length, in host memory, for reading. */
 bool tam_py_tensor_bytes(PyObject *tensor, const char *what, PyObject **out_capsule,
                          const void **out_data, size_t *out_bytes);
 
@@ -202,7 +202,7 @@ PyObject *tam_py_plan_make(PyObject *reducer, PyObject *args, PyObject *keywords
 
 bool tam_py_plan_type_open(PyObject *module);
 
-/* -- reducer.c, step.c, state.c, moments.c, move.c -------------------------------------------- */
+/* -- reducer.c, step.c, state.c, moments.c, migrate.c ----------------------------------------- */
 
 /** What a call does, and so which calls may run at the same time. */
 typedef enum tam_py_call {
@@ -238,7 +238,7 @@ typedef struct tam_py_reducer {
     uint32_t nheld;
     PyObject *before; /* the same for the step before, see step.c */
     unsigned locals;  /* Local objects above it that are not closed */
-    bool moved;       /* another has taken its state over */
+    bool migrated;    /* another has taken its state over */
 } tam_py_reducer;
 
 extern PyTypeObject *tam_py_reducer_type;
@@ -257,7 +257,7 @@ void tam_py_reducer_release(tam_py_reducer *self);
 bool tam_py_gradient_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
                             PyObject **out_capsule, void **out_data);
 
-/** The same for what a segment was before a step. */
+/** Borrow what a segment was before a step. */
 bool tam_py_before_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
                           PyObject **out_capsule, void **out_data);
 
@@ -266,7 +266,7 @@ bool tam_py_before_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t
 tam_py_reducer *tam_py_reducer_like(const tam_py_reducer *other, tam_py_comm *comm);
 void tam_py_reducer_adopt(tam_py_reducer *self, tamis_reducer *handle);
 
-PyObject *tam_py_reducer_move(PyObject *reducer, PyObject *comm);
+PyObject *tam_py_reducer_migrate(PyObject *reducer, PyObject *comm);
 
 PyObject *tam_py_step_start(PyObject *reducer, PyObject *args, PyObject *keywords);
 PyObject *tam_py_step_ready(PyObject *reducer, PyObject *args, PyObject *keywords);
@@ -285,7 +285,7 @@ PyObject *tam_py_state_control(PyObject *reducer, PyObject *none);
 PyObject *tam_py_state_restore(PyObject *reducer, PyObject *args, PyObject *keywords);
 PyObject *tam_py_state_save(PyObject *reducer, PyObject *path);
 PyObject *tam_py_state_load(PyObject *reducer, PyObject *path);
-PyObject *tam_py_state_align(PyObject *reducer, PyObject *none);
+PyObject *tam_py_state_resync(PyObject *reducer, PyObject *none);
 PyObject *tam_py_state_set_density(PyObject *reducer, PyObject *value);
 PyObject *tam_py_state_stats(PyObject *reducer, PyObject *none);
 

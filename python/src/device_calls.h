@@ -17,7 +17,7 @@
          (tam_cuda_step * step, uint64_t config, const tam_cuda_past *past), (step, config, past)) \
     CALL(tamis_status, tam_cuda_step_save, (tam_cuda_step * step, tam_cuda_past * past),           \
          (step, past))                                                                             \
-    CALL(tamis_status, tam_cuda_step_rehearse,                                                     \
+    CALL(tamis_status, tam_cuda_step_warm_up,                                                      \
          (tam_cuda_step * step, tam_cuda_enqueue enqueue, void *context),                          \
          (step, enqueue, context))                                                                 \
     CALL(tamis_status, tam_cuda_step_capture,                                                      \
@@ -38,7 +38,8 @@
          (step, target, stream))                                                                   \
     CALL(tamis_status, tam_cuda_step_union, (tam_cuda_step * step), (step))                        \
     CALL(tamis_status, tam_cuda_step_add, (tam_cuda_step * step), (step))                          \
-    CALL(const tam_cuda_mail *, tam_cuda_step_mail, (const tam_cuda_step *step), (step))           \
+    CALL(const tam_cuda_comm_buffers *, tam_cuda_step_buffers, (const tam_cuda_step *step),        \
+         (step))                                                                                   \
     CALL(tamis_status, tam_cuda_step_find_capture,                                                 \
          (const tam_cuda_step *first, void *stream, bool *captured), (first, stream, captured))    \
     CALL(bool, tam_cuda_step_halfway, (const tam_cuda_step *first), (first))                       \
@@ -53,18 +54,22 @@
          (void *device, const tam_cuda_plan *plan, uint32_t piece, tam_cuda_step **out),           \
          (device, plan, piece, out))                                                               \
     CALL(uint32_t, tam_cuda_dense_pieces, (const tam_cuda_step *step), (step))                     \
-    CALL(tam_cuda_mail, tam_cuda_dense_mail, (const tam_cuda_step *step, uint32_t piece),          \
-         (step, piece))                                                                            \
+    CALL(tam_cuda_comm_buffers, tam_cuda_dense_buffers,                                            \
+         (const tam_cuda_step *step, uint32_t piece), (step, piece))                               \
     CALL(tamis_status, tam_cuda_dense_reduce,                                                      \
-         (tam_cuda_step * step, tam_cuda_carry carry, void *context), (step, carry, context))      \
-    CALL(tamis_status, tam_cuda_dense_rehearse,                                                    \
-         (tam_cuda_step * step, tam_cuda_carry carry, void *context), (step, carry, context))      \
+         (tam_cuda_step * step, tam_cuda_enqueue_comm enqueue_comm, void *context),                \
+         (step, enqueue_comm, context))                                                            \
+    CALL(tamis_status, tam_cuda_dense_warm_up,                                                     \
+         (tam_cuda_step * step, tam_cuda_enqueue_comm enqueue_comm, void *context),                \
+         (step, enqueue_comm, context))                                                            \
     CALL(tamis_status, tam_cuda_node_exchange,                                                     \
-         (tam_cuda_step * step, tam_cuda_carry carry, tam_cuda_enqueue inter, void *context),      \
-         (step, carry, inter, context))                                                            \
-    CALL(tamis_status, tam_cuda_node_rehearse,                                                     \
-         (tam_cuda_step * step, tam_cuda_carry carry, tam_cuda_enqueue inter, void *context),      \
-         (step, carry, inter, context))                                                            \
+         (tam_cuda_step * step, tam_cuda_enqueue_comm enqueue_comm, tam_cuda_enqueue inter,        \
+          void *context),                                                                          \
+         (step, enqueue_comm, inter, context))                                                     \
+    CALL(tamis_status, tam_cuda_node_warm_up,                                                      \
+         (tam_cuda_step * step, tam_cuda_enqueue_comm enqueue_comm, tam_cuda_enqueue inter,        \
+          void *context),                                                                          \
+         (step, enqueue_comm, inter, context))                                                     \
     CALL(uint64_t, tam_cuda_node_bytes, (const tam_cuda_step *step), (step))
 
 #define TAM_CUDA_MEMBER(result, name, parameters, arguments) result(*name) parameters;

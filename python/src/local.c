@@ -312,7 +312,7 @@ static PyMethodDef methods[] = {
      "step()\n--\n\nThe optimizer has made a step. Every H-th call exchanges."},
     {"rebind", local_rebind, METH_O,
      "rebind(params)\n--\n\nThe parameters lie in other memory from here on."},
-    {"set_steps", local_set_steps, METH_O, "set_steps(steps)\n--\n\nChange H, on all ranks alike."},
+    {"set_steps", local_set_steps, METH_O, "set_steps(steps)\n--\n\nChange H, on all ranks."},
     {"base", local_base, METH_O,
      "base(out)\n--\n\nCopy what all ranks have in common: float32, layout.length elements."},
     {"state", local_state, METH_NOARGS,

@@ -83,7 +83,7 @@ PyObject *tam_py_moments_update(PyObject *object, void *none) {
     (void)none;
     if (!self->updates)
         Py_RETURN_NONE;
-    return Py_BuildValue(
-        "{sssdsdsdsdsd}", "rule", names[u->rule], "beta1", u->beta1, "beta2", u->beta2, "epsilon",
-        u->epsilon, "scale", u->scale, "match", u->match);
+    return Py_BuildValue("{sssdsdsdsdsd}", "rule", names[u->rule], "beta1", u->beta1, "beta2",
+                         u->beta2, "epsilon", u->epsilon, "scale", u->scale, "norm_matching",
+                         u->norm_matching);
 }

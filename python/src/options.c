@@ -310,7 +310,7 @@ static bool complete(PyObject *keywords, tam_py_options *out) {
         return false;
     }
     out->update.beta1 = advised.beta1;
-    if (!given(update, "scale") && out->update.match == 0.0) /* else it would be a bound */
+    if (!given(update, "scale") && out->update.norm_matching == 0.0) /* else it would be a bound */
         out->update.scale = advised.scale;
     if (!given(keywords, "residual_decay"))
         out->config.residual_decay = decay;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * tamis.Reducer: its life cycle, and which calls may overlap. Steps are in step.c, the state in
- * state.c, the way to fewer ranks in move.c.
+ * state.c, the way to fewer ranks in migrate.c.
  */
 #include "core.h"
 
@@ -416,11 +416,13 @@ static PyMethodDef methods[] = {
      "else stays."},
     {"save", tam_py_state_save, METH_O, "save(path)\n--\n\nWrite the state of this rank."},
     {"load", tam_py_state_load, METH_O, "load(path)\n--\n\nLoad the state of this rank."},
-    {"align", tam_py_state_align, METH_NOARGS,
-     "align()\n--\n\nAfter loading, on all ranks: ranks that are one step ahead undo it. Returns "
+    {"resync", tam_py_state_resync, METH_NOARGS,
+     "resync()\n--\n\nAfter loading, on all ranks: ranks that are one step ahead roll it back. "
+     "Returns "
      "the next step."},
-    {"move", tam_py_reducer_move, METH_O,
-     "move(smaller)\n--\n\nGo on over a Comm from Comm.shrink. Returns the reducer that does, and "
+    {"migrate", tam_py_reducer_migrate, METH_O,
+     "migrate(smaller)\n--\n\nGo on over a Comm from Comm.shrink. Returns the reducer that does, "
+     "and "
      "what was found, by name."},
     {"set_density", tam_py_state_set_density, METH_O,
      "set_density(density)\n--\n\nSet the density from the next step on, at most density_max."},

@@ -147,14 +147,14 @@ PyObject *tam_py_state_load(PyObject *object, PyObject *path) {
     return with_path((tam_py_reducer *)object, path, "Reducer.load", tamis_reducer_load);
 }
 
-PyObject *tam_py_state_align(PyObject *object, PyObject *none) {
+PyObject *tam_py_state_resync(PyObject *object, PyObject *none) {
     tam_py_reducer *self = (tam_py_reducer *)object;
     uint64_t step = 0;
     tamis_status status;
     (void)none;
-    if (!tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.align"))
+    if (!tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.resync"))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_align(self->handle, &step);
+    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_resync(self->handle, &step);
     Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_STEP);
     return status == TAMIS_OK ? PyLong_FromUnsignedLongLong(step) : tam_py_raise(status);
 }

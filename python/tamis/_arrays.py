@@ -33,7 +33,7 @@ def zeros(length: int) -> Any:
 
 
 def zeros_like(vector: Any) -> Any:
-    """The same of the kind that `vector` is."""
+    """Zeros of the kind that `vector` is."""
     kind: Any = torch_of(vector) or numpy_of(vector)
     return kind.zeros_like(vector)
 

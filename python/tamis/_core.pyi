@@ -66,7 +66,7 @@ class Comm:
         callbacks  over callback, where both must be given: the all-gather of the smaller network,
                    as Comm.callback takes it, in which this rank has its place in the list
 
-        This one is lost by it (ABORTED). Then move the reducers, and close the old ones and this.
+        This one is lost by it (ABORTED). Then migrate the reducers, close the old ones and this.
         Collective: the ranks that are left, between steps."""
     def rank_before(self, rank: int, /) -> int:
         """Which rank of the Comm that was shrunk has become `rank` of this one; `rank` itself if
@@ -135,8 +135,8 @@ class Reducer:
         meter: Optional["Meter"] = None,  # a tamis.energy.Meter, which measures the phases
     ) -> None:
         """`update`: None, "adam" or "momentum", or a dict with some of rule, beta1, beta2, epsilon,
-        scale, match, as in tamis_update. The result is then a step, not a gradient. scale None takes
-        what update_advise says for the density; for momentum it takes 1."""
+        scale, norm_matching, as in tamis_update. The result is then a step, not a gradient. scale
+        None takes what update_advise says for the density; for momentum it takes 1."""
     comm: Comm
     layout: Layout
     @property
@@ -144,7 +144,7 @@ class Reducer:
         """"mean" or "sum"."""
     @property
     def update(self) -> Optional[Dict[str, Any]]:
-        """`update` as resolved: rule, beta1, beta2, epsilon, scale, match."""
+        """`update` as resolved: rule, beta1, beta2, epsilon, scale, norm_matching."""
     @property
     def driver(self) -> Tuple[str, str]:
         """Who drives the steps, "device" or "host", and why not a device."""
@@ -206,21 +206,21 @@ class Reducer:
         every new rank the mean of the old moments."""
     def save(self, path: str) -> None: ...
     def load(self, path: str) -> None: ...
-    def align(self) -> int:
-        """Collective, after load or restore: ranks whose states are one step ahead undo that step.
+    def resync(self) -> int:
+        """Collective, after load or restore: ranks whose states are one step ahead roll it back.
         Returns the number of the next step; parameters must be of that one."""
-    def move(self, smaller: Comm, /) -> Tuple["Reducer", Dict[str, Union[int, float]]]:
+    def migrate(self, smaller: Comm, /) -> Tuple["Reducer", Dict[str, Union[int, float]]]:
         """Go on over a Comm from Comm.shrink. Returns the Reducer that has the state of this one,
-        and what was found, as in tamis_moved: step (the next one, the same on all ranks), gone
+        and what was found, as in tamis_migration: step (the next one, the same on all ranks), gone
         (ranks whose residuals are lost), kept_square, lost_square (an estimate).
 
         The new Reducer keeps its Comm alive. This one can still be read, makes no step, cannot
-        move again after it has moved, and is to be closed, before its Comm. Plans belong to one
-        Reducer: make new ones. Parameters must be those of report["step"]: a rank that has made one
-        step more is ahead with them.
+        migrate again after it has migrated, and is to be closed, before its Comm. Plans belong to
+        one Reducer: make new ones. Parameters must be those of report["step"]: a rank that has made
+        one step more is ahead with them.
 
         Collective over `smaller`, between steps: after a failure call wait first. Several reducers
-        move in the same order on all ranks."""
+        migrate in the same order on all ranks."""
     def set_density(self, density: float) -> None: ...
     def stats(self) -> Dict[str, Any]:
         """Fields of tamis_stats by name."""

@@ -16,7 +16,7 @@ def part_of(reducer: Any, number: int) -> Any:
     if isinstance(reducer, Reducer):
         return PlainPart(reducer)
     state = getattr(reducer, "tamis", reducer)  # of a DistributedOptimizer
-    if callable(getattr(reducer, "move", None)) and hasattr(state, "groups"):
+    if callable(getattr(reducer, "migrate", None)) and hasattr(state, "groups"):
         return TorchPart(reducer, state)
     raise TypeError(
         f"reducers[{number}] is a {type(reducer).__name__}; a tamis.Reducer, SparseState or"
@@ -37,7 +37,7 @@ class PlainPart:
     def shared_of(self, target: Any) -> Any:
         return target
 
-    def settle(self) -> None:
+    def quiesce(self) -> None:
         """After a failure: end the step under way, if there is one."""
         try:
             self.object.wait()
@@ -95,7 +95,7 @@ class PlainPart:
         self._load_moments(means, states[0])
 
     def _load_control(self, control: bytes) -> None:
-        """Step number and thresholds, which may not fit another number of ranks; on all alike."""
+        """Step number and thresholds, which may not fit another number of ranks."""
         try:
             self.object.restore(control, None)
         except Error as error:
@@ -109,9 +109,9 @@ class PlainPart:
                 moments.get("first"), moments.get("second"), saved["passes"]
             )
 
-    def move(self, smaller: Comm) -> Dict[str, Any]:
+    def migrate(self, smaller: Comm) -> Dict[str, Any]:
         old = self.object
-        self.object, report = old.move(smaller)
+        self.object, report = old.migrate(smaller)
         old.close()
         return report
 
@@ -140,8 +140,8 @@ class TorchPart:
         own = any(target is optimizer for optimizer in self.state.local_optimizers())
         return Groups(target) if own else target
 
-    def settle(self) -> None:
-        self.state.settle()
+    def quiesce(self) -> None:
+        self.state.quiesce()
 
     def save(self) -> Dict[str, Any]:
         saved: Dict[str, Any] = self.state.state_dict()
@@ -153,14 +153,14 @@ class TorchPart:
     def load_all(self, states: List[Dict[str, Any]]) -> None:
         self.state.load_state_dict(states)
 
-    def move(self, smaller: Comm) -> Dict[str, Any]:
-        report: Dict[str, Any] = self.object.move(smaller)
+    def migrate(self, smaller: Comm) -> Dict[str, Any]:
+        report: Dict[str, Any] = self.object.migrate(smaller)
         return report
 
 
 class Groups:
-    """Of an optimizer that has a state of its own on each rank, which the reducer saves with its own,
-    what is equal: rates and the like."""
+    """What is equal in an optimizer that has a state of its own on each rank, which the reducer
+    saves with its own: rates and the like."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer

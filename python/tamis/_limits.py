@@ -54,7 +54,7 @@ def check(limits: Limits, save_every: int, comm: Comm, parts: Sequence[Any]) -> 
     if elsewhere and limits.max_recoveries > 0:
         raise ValueError(
             f"reducers[{elsewhere[0]}] is over another communicator than the state, or over"
-            " several: it cannot move with it; give max_recoveries=0 and let a launcher start all"
+            " several: it cannot migrate; give max_recoveries=0 and let a launcher start all"
             " ranks again"
         )
     if comm.nranks < limits.min_ranks:

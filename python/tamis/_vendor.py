@@ -10,7 +10,7 @@ NAME = "libnccl.so.2"
 
 
 def _of_torch() -> Iterator[str]:
-    """What torch's wheels bring, of CUDA 12 and of 13 alike."""
+    """What torch's wheels bring, both of CUDA 12 and of 13."""
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = os.path.join(folder, "nccl", "lib", NAME)

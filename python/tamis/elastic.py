@@ -3,8 +3,8 @@
 by a launcher (torchrun) from the newest complete set of states.
 
                        fails                        all that are left
-    rank 0   commit 7 . . . . .  shrink -> the newest commit that all of them have: 7 -> move, check
-    rank 1   commit 7  commit 8  shrink ->                        back from 8 to 7 -> move, check
+    rank 0   commit 7 . . . . .  shrink -> the newest commit that all have: 7 -> migrate, check
+    rank 1   commit 7  commit 8  shrink ->                back from 8 to 7 -> migrate, check
     rank 2   dies
 
 A rank whose last exchange failed where others made the step is one commit behind them. So every
@@ -109,7 +109,7 @@ class ElasticState:
         without this, until the deadline."""
         for part in self._parts:
             if self.comm.status != "TAMIS_OK":
-                part.settle()
+                part.quiesce()
             part.object.close()
         for comm in [*self._old, self.comm]:
             _limits.close(comm)
@@ -170,7 +170,7 @@ class ElasticState:
             self._load(found.step, found.nranks)
         self._check_equal(
             "Before the first step",
-            "Begin with equal values (tamis.torch.broadcast_parameters), and count steps alike;"
+            "Begin with equal values (tamis.torch.broadcast_parameters), and count the same steps;"
             " what differs from rank to rank belongs into own.",
         )
         self._commits = [self._copy(0)]
@@ -212,7 +212,7 @@ class ElasticState:
         if self.comm.status == "TAMIS_OK":
             self.comm.abort()  # else a step under way would wait
         for part in self._parts:
-            part.settle()
+            part.quiesce()
         while True:
             if self.recoveries >= limits.max_recoveries:
                 self._give_up(f"{self.recoveries} recoveries were made, as many as allowed", cause)
@@ -220,7 +220,7 @@ class ElasticState:
             try:
                 self._shrink(limits, cause)
                 self._go_back()
-                self._move()
+                self._migrate()
                 break
             except Error as error:
                 if not lost(error):
@@ -262,7 +262,7 @@ class ElasticState:
             )
 
     def _go_back(self) -> None:
-        """To the newest commit that all ranks have. Reducers that have moved are there already."""
+        """To the newest commit that all ranks have. Migrated reducers are there already."""
         mine = struct.pack("<QQ", self._commits[0].number, self._commits[-1].number)
         told = [struct.unpack("<QQ", one) for one in gather(self.comm, mine)]
         number = min(newest for _, newest in told)
@@ -282,10 +282,10 @@ class ElasticState:
             part.load(decode(data))
         self._commits, self._back_at = [commit], number
 
-    def _move(self) -> None:
+    def _migrate(self) -> None:
         for number, part in enumerate(self._parts):
-            report = part.move(self.comm)
-            log.info("rank %d: reducers[%d] has moved: %s", self.comm.rank, number, report)
+            report = part.migrate(self.comm)
+            log.info("rank %d: reducers[%d] has migrated: %s", self.comm.rank, number, report)
         self._check_equal(
             f"After the loss of ranks, back at step {self.step},",
             "Put all that steps change into shared, and what differs from rank to rank into own.",
@@ -329,9 +329,9 @@ def run_elastic(
         tamis.run_elastic(train, state, folder="sets")
 
     An `Error` from `train` that loses the communicator (TIMEOUT, TRANSPORT, ABORTED) makes the
-    ranks that are left shrink it, go back to the newest commit() that all of them have, move the
-    reducers, check that `shared` is equal on all, and begin `train` anew. Residuals of the ranks
-    that are gone are lost.
+    ranks that are left shrink it, go back to the newest commit() that all of them have,
+    migrate the reducers, check that `shared` is equal on all, and begin `train` anew. Residuals of
+    the ranks that are gone are lost.
 
     max_recoveries  in this process; 0: none, for launchers that start all ranks again
     min_ranks       with fewer it gives up

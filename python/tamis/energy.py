@@ -12,7 +12,7 @@
         print(meter.report(comm))
         reducer.close()
 
-docs/energy.md tells what is measured and how well; include/tamis/energy.h what each option means.
+docs/energy.md says what is measured and how well; include/tamis/energy.h what each option means.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Meter(_core.Meter):
     json        file of JSON Lines to write, a path of its own for each rank
     run, rank, nranks        in that file
     window_s    between two of its lines (5)
-    settle_s    a phase is told at most so long after it began (2; 0 to 5)
+    settle_s    report a phase at most this long after it began (2; 0 to 5)
     pue, g_per_kwh, intensity     for grams of CO2: power of the site / power of the computers; a
                 constant; a file "time,g_per_kwh"
     sysfs_root, nvml_path    where to look in place of /sys and libnvidia-ml.so.1
@@ -43,7 +43,7 @@ class Meter(_core.Meter):
     joules are None, and `missing` says why.
 
     Marks (begin, end, phase) come from any thread. A reducer, or tamis.torch, that got the meter
-    tells its own phases, and keeps it alive; close those first.
+    reports its own phases, and keeps it alive; close those first.
 
     Errors: `Error` ARGUMENT; IO, FORMAT for files of the options
     """
@@ -77,7 +77,7 @@ class Meter(_core.Meter):
             self.end(name)
 
     def step(self, stats: Dict[str, Union[int, float]]) -> None:
-        """A step has ended, of which Reducer.stats() tells bytes and entries. tamis.torch does it
+        """A step has ended, of which Reducer.stats() gives bytes and entries. tamis.torch does it
         by itself."""
         super().step(stats)
 

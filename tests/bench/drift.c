@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Preloaded by alike.sh: after its fifth step rank 1 of 2 gets a result that differs in one entry,
- * as from memory that is broken.
+ * Preloaded by same_options.sh: after its fifth step rank 1 of 2 gets a result that differs in one
+ * entry, as from memory that is broken.
  */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <dlfcn.h>

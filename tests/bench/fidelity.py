@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""fidelity.py TRAIN: rates are tuned alike, runs are made once, rows are compared by their bytes, and
+"""fidelity.py TRAIN: rates are tuned equally, runs are made once, rows are compared by bytes, and
 every variant is one that tamis_train takes."""
 import json
 import math

@@ -66,7 +66,7 @@ cp "$dir/flight-0-1-1.jsonl" "$dir/flight-0-1-77.jsonl"
 says "flight-0-1-1.jsonl and flight-0-1-77.jsonl do not belong together"
 rm "$dir/flight-0-1-77.jsonl"
 
-# Of the last collective some have the end, and others never will.
+# Some have the end of the last collective, and others never will.
 ranks "4 1" "5 0" "5 0"
 says "rank(s) 0 are in collective 5, sum of 400 bytes in step 2, bucket 0, which the others have ended"
 
@@ -108,7 +108,7 @@ long=$(printf 'x%.0s' {1..3000})
 for r in 0 1 2; do { header_of $r 3; event begin 1 "$long" 4 1; } >"$dir/flight-0-$r-1.jsonl"; done
 says "all are in collective 1, x* of 4 bytes in step 1"
 
-# Of very many ranks not all are named, and it is said how many are not.
+# If there are very many ranks, not all are named, and it is said how many are not.
 rm "$dir"/*.jsonl
 for r in 0 1; do { header_of $r 3000000000; event begin 1 sum 4 1; } >"$dir/flight-0-$r-1.jsonl"; done
 says "rank(s) 2 3 4 [0-9 ]* and 29999998[0-9]* more left no file"

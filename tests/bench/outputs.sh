@@ -41,9 +41,9 @@ for program in "$@"; do
     case $(basename "$program") in
     tamis_info) run=("$program") ;;
     tamis_perf) run=("$program" --elements 1000 -n 1 -w 0 --json /dev/full) ;;
-    tamis_choice) run=("$program" -n 100 -d 0.1 -r 5 --seconds 0.01 --json /dev/full) ;;
-    tamis_gate) run=("$program" --ranks 2 --late-ms 0 -n 1 -w 0 --json /dev/full) ;;
-    tamis_replay) run=("$program" --plant --hours 0.1 --json /dev/full) ;;
+    tamis_auto_bench) run=("$program" -n 100 -d 0.1 -r 5 --seconds 0.01 --json /dev/full) ;;
+    tamis_wait_bench) run=("$program" --ranks 2 --late-ms 0 -n 1 -w 0 --json /dev/full) ;;
+    tamis_replay) run=("$program" --simulate --hours 0.1 --json /dev/full) ;;
     tamis_scale) run=("$program" --ranks 4 --json /dev/full) ;;
     tamis_schemes) run=("$program" --elements 1000 --ranks 2 --steps 2 --schemes topk --json /dev/full) ;;
     esac

@@ -15,7 +15,7 @@ trap 'rm -rf "$dir"' EXIT
 
 # A run on the model makes a log; the log verifies.
 "$replay" --make-trace "$dir/trace.csv" --hours 30
-work=(--plant --hours 4 --intensity "$dir/trace.csv")
+work=(--simulate --hours 4 --intensity "$dir/trace.csv")
 for policy in "off" "budget --budget 21000 --pace-max 1 --density-min 0.002 --ramp 300" \
     "carbon-threshold --allow-cap" "carbon-proportional --allow-cap --pace-max 0.1"; do
     expect 0 "against none" "$replay" "${work[@]}" --policy $policy --json "$dir/log"
@@ -36,8 +36,8 @@ expect 1 "line $line has a different decision" "${verify[@]/"$dir/log"/"$dir/rea
 expect 1 "FAILED" "${verify[@]}" --slowdown 0.021
 expect 0 "nothing to verify" "${verify[@]}" --slowdown 0.021 --what-if
 
-# What the meter writes: core is not counted, for it lies within package; gpu 1 could not be read in the first window, the
-# last line was cut off by a kill. 8 J in 2 s, then 12 J in 2 s.
+# What the meter writes: core is not counted, for it lies within package; gpu 1 could not be read in
+# the first window, the last line was cut off by a kill. 8 J in 2 s, then 12 J in 2 s.
 cat >"$dir/windows" <<'END'
 {"schema":"tamis.energy/1","type":"header","t0_unix":1718064000,"pue":1.0,"domains":[{"id":"package-0"},{"id":"core-0"},{"id":"gpu-1"}]}
 {"type":"later","t":0.5}
@@ -64,7 +64,7 @@ expect 2 "neither a window nor a decision" "$replay" --log "$dir/garbage"
 cat "$dir/log" <(sed -n 3p "$dir/windows") >"$dir/garbage"
 expect 2 "give a log of one kind" "$replay" --log "$dir/garbage"
 expect 2 "cannot be read" "$replay" --log "$dir/none"
-expect 2 "known are: off, budget" "$replay" --plant --policy solar
-expect 2 "line 2" "$replay" --plant --intensity <(printf 'time,g_per_kwh\nx,1\n')
-expect 2 "give --log FILE or --plant" "$replay" --policy off
+expect 2 "known are: off, budget" "$replay" --simulate --policy solar
+expect 2 "line 2" "$replay" --simulate --intensity <(printf 'time,g_per_kwh\nx,1\n')
+expect 2 "give --log FILE or --simulate" "$replay" --policy off
 echo "replay: ok"

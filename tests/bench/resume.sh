@@ -84,7 +84,7 @@ for part in range(3):
 print(*(len(part) for part in after[1][0]))
 END_OF_COMPARE
 
-move() { # from ranks, to ranks, moments, options: saved, loaded and saved again
+migrate() { # from ranks, to ranks, moments, options: saved, loaded and saved again
     local from=$1 to=$2 moments=$3 sizes
     shift 3
     ranks=$from run "$dir/from.json" "$@" --batch $((12 / from)) --steps 8 --stop 6 --save "$dir/from"
@@ -97,14 +97,14 @@ move() { # from ranks, to ranks, moments, options: saved, loaded and saved again
     [ "$(tail -n 1 "$dir/on.json" | field steps)" = 2 ] || fail "$from ranks, then $to: other steps: $*"
 }
 for ranks in "4 2" "2 4" "1 3" "3 2" "2 3" "4 1"; do
-    move $ranks 0 "${mlp[@]}" --optimizer adamw
+    resize $ranks 0 "${mlp[@]}" --optimizer adamw
 done
-move 4 2 2 "${lm[@]}" --reduce update --beta1 0.9
-move 2 4 1 "${lm[@]}" --reduce update --beta1 0
-move 4 3 1 "${cnn[@]}" --reduce update
-move 4 2 2 "${lm[@]}" --reduce update --beta1 0.9 --dense-segments vectors
+resize 4 2 2 "${lm[@]}" --reduce update --beta1 0.9
+resize 2 4 1 "${lm[@]}" --reduce update --beta1 0
+resize 4 3 1 "${cnn[@]}" --reduce update
+resize 4 2 2 "${lm[@]}" --reduce update --beta1 0.9 --dense-segments vectors
 for scheme in micro exdyna oktopk; do
-    move 4 2 0 "${mlp[@]}" --optimizer momentum --scheme "$scheme"
+    resize 4 2 0 "${mlp[@]}" --optimizer momentum --scheme "$scheme"
 done
 for options in "--optimizer adamw --scheme quantized --values fp4" "--scheme dense"; do
     for stop in 6 7; do
@@ -137,10 +137,10 @@ onward() { # from ranks, to ranks, most difference, options
     local way=("${lm[@]}" --warm-up 10 --density 0.05 --steps 80 --eval-every 80 "$@")
     ranks=$from run "$dir/before" "${way[@]}" --batch $((16 / from)) --stop 60 --save "$dir/half"
     ranks=$from run "$dir/same" "${way[@]}" --batch $((16 / from)) --load "$dir/half"
-    ranks=$to run "$dir/moved" "${way[@]}" --batch $((16 / to)) --load "$dir/half"
-    awk -v before="$(loss before)" -v same="$(loss same)" -v moved="$(loss moved)" -v most="$most" \
-        'BEGIN { exit !(moved > 0 && moved < before && moved < same + most) }' ||
-        fail "$from ranks, then $to, $*: $(loss before), then $(loss moved), without change $(loss same)"
+    ranks=$to run "$dir/resized" "${way[@]}" --batch $((16 / to)) --load "$dir/half"
+    awk -v before="$(loss before)" -v same="$(loss same)" -v resized="$(loss resized)" -v most="$most" \
+        'BEGIN { exit !(resized > 0 && resized < before && resized < same + most) }' ||
+        fail "$from ranks, then $to, $*: $(loss before), then $(loss resized), without change $(loss same)"
 }
 for pair in "4 2" "2 4"; do
     onward $pair 0.15 --reduce update

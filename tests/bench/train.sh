@@ -66,7 +66,7 @@ run "$dir/still" "${lm[@]}" --steps 3 --eval-every 1
 tail -n 1 "$dir/still" | grep -q '"density_start":null.*"density_end":null' || fail "a density that moves"
 
 # Segments that are dense: after one step their parameters are those of a dense run, the others are
-# not. Of mlp W1 and W2 are 784 x 16 and 16 x 10, b1 and b2 the rest.
+# not. In mlp W1 and W2 are 784 x 16 and 16 x 10, b1 and b2 the rest.
 parameters() { # name of a run, from, to
     local file="$dir/$1.rank0.state"
     tail -c +"$((1 + $(od -An -tu8 -j8 -N8 "$file") + 4 * $2))" "$file" | head -c $((4 * ($3 - $2)))
@@ -124,7 +124,7 @@ expect 2 "update needs --optimizer adamw, or momentum" lm_of --reduce update --o
 expect 2 "needs a scheme with residuals" lm_of --reduce update --optimizer adamw --scheme dense
 expect 2 "a step has one gradient" lm_of --reduce update --optimizer adamw --micro-batches 2
 expect 2 "step-scale needs --reduce update" lm_of --step-scale 2
-expect 2 "match-scale needs --optimizer adamw" lm_of --reduce update --optimizer momentum --match-scale 1
+expect 2 "norm-matching needs --optimizer adamw" lm_of --reduce update --optimizer momentum --norm-matching 1
 expect 2 "start needs --density-warm-up" lm_of --density-start 0.3
 expect 2 "need a scheme that has a density" lm_of --density-end 0.3 --scheme dense
 run "$dir/beside" --workload lm --data "$dir/text" --steps 9 --local-steps 2 --local-delay 2 --scheme topk \

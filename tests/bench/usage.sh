@@ -14,11 +14,11 @@ for variable in $(env | sed -n 's/^\(OMPI_[A-Z_]*\|PMI[A-Z_]*\|SLURM_[A-Z_]*\|RA
 done
 
 # A number, and the share of entries, of each.
-declare -A number=([tamis_train]=lr [tamis_perf]=beta1 [tamis_choice]=seconds [tamis_gate]=late-ms
+declare -A number=([tamis_train]=lr [tamis_perf]=beta1 [tamis_auto_bench]=seconds [tamis_wait_bench]=late-ms
     [tamis_energy]=seconds [tamis_replay]=hours [tamis_schemes]=steps [tamis_overlap]=lr
     [tamis_scale]=jitter)
-declare -A density=([tamis_train]=density [tamis_perf]=density [tamis_choice]=density
-    [tamis_gate]=density [tamis_replay]=density-max [tamis_schemes]=density [tamis_overlap]=density
+declare -A density=([tamis_train]=density [tamis_perf]=density [tamis_auto_bench]=density
+    [tamis_wait_bench]=density [tamis_replay]=density-max [tamis_schemes]=density [tamis_overlap]=density
     [tamis_scale]=density)
 
 for program in "$@"; do

@@ -66,7 +66,7 @@ int64_t emulate_current_order(void);
 
 /** Wait for the other lanes. @return what the 32 lanes gave; valid until the call after next */
 const uint64_t *emulate_sync_warp(const char *what, int line, uint64_t mask, uint64_t mine);
-/** The same, as bits: whose value was not zero. */
+/** Which of the 32 lanes gave a value that was not zero, as bits. */
 uint32_t emulate_ballot(const char *what, int line, uint64_t mask, bool mine);
 
 /** Wait for the whole block. The last to come calls once(context).

@@ -56,7 +56,7 @@ void endpoint_wait(test_rank *self, const endpoint *s, uint32_t first, uint32_t 
 /** Start and wait. @return the status of what failed */
 tamis_status endpoint_try(const endpoint *s);
 
-/** The same steps with a reducer on the CPU. @param out  [ENDPOINT_STEPS * ENDPOINT_N] */
+/** Make the steps with a reducer on the CPU. @param out  [ENDPOINT_STEPS * ENDPOINT_N] */
 void endpoint_compute(test_rank *self, uint32_t first, uint32_t end, tamis_reducer *cpu,
                       float *out);
 

@@ -117,8 +117,8 @@ static void open_step(exchange_endpoint *s) {
     const double over = 1.5;
     RANK_OK(self, tam_scheme_parse(t->scheme, &s->scheme));
     if (t->row_length > 0)
-        s->scheme =
-            (tam_scheme){TAM_OWN_ALL, TAM_BUDGET_GLOBAL, TAM_THRESHOLD_EXACT, TAM_EXCHANGE_ROWS};
+        s->scheme = (tam_scheme){TAM_OWN_ALL, TAM_BUDGET_GLOBAL, TAM_THRESHOLD_EXACT,
+                                 TAM_EXCHANGE_SPARSE_ROWS};
     RANK_CHECK(self, tam_scheme_exact_count(s->scheme), "%s has no exact count", t->scheme);
     RANK_OK(self, tam_division_open(s->layout, s->scheme, t->nranks, 0, &s->division));
     uint64_t k = (uint64_t)fmax(floor(t->density * (double)t->n), 1);
@@ -132,9 +132,9 @@ static void open_step(exchange_endpoint *s) {
     RANK_CHECK(self, s->acc, "no memory");
     RANK_OK(self, tam_cuda_step_open(s->device, &plan, s->acc, &s->step));
     RANK_OK(self, tam_cuda_step_load(s->step, EXCHANGE_CONFIG, &(tam_cuda_past){.k = k}));
-    s->mail = tam_cuda_step_mail(s->step);
-    RANK_CHECK(self, s->mail->packet_bytes % 16 == 0, "packets of %zu bytes",
-               s->mail->packet_bytes);
+    s->buffers = tam_cuda_step_buffers(s->step);
+    RANK_CHECK(self, s->buffers->packet_bytes % 16 == 0, "packets of %zu bytes",
+               s->buffers->packet_bytes);
     if (!t->direct)
         RANK_OK(self, tam_cuda_step_capture(s->step, exchange_enqueue, s));
 }
@@ -147,12 +147,12 @@ static void take_memory(exchange_endpoint *s) {
     RANK_CUDA(self, cudaMallocHost((void **)&s->given, bytes_of(s)));
     s->owed = calloc(s->trial->n, sizeof *s->owed);
     s->before = calloc(s->trial->n, sizeof *s->before);
-    s->earlier = calloc(s->trial->nranks, s->mail->packet_bytes);
+    s->earlier = calloc(s->trial->nranks, s->buffers->packet_bytes);
     RANK_CHECK(self, s->owed && s->before && s->earlier, "no memory");
 }
 
 /* One segment. */
-static tamis_layout *rowed_layout(const exchange_trial *t) {
+static tamis_layout *layout_with_rows(const exchange_trial *t) {
     const tamis_segment segment = {"rows", t->n};
     tamis_layout *layout = NULL;
     if (tamis_layout_create(&segment, 1, &layout) != TAMIS_OK)
@@ -162,10 +162,10 @@ static tamis_layout *rowed_layout(const exchange_trial *t) {
 
 static void open_endpoint(exchange_endpoint *s) {
     RANK_CUDA(s->self, cudaSetDevice((int)s->self->id));
-    for (int leg = 0; leg < LEGS; leg++)
-        s->tickets[leg] = (struct exchange_ticket){s, (exchange_leg)leg};
+    for (int phase = 0; phase < PHASES; phase++)
+        s->tickets[phase] = (struct exchange_ticket){s, (exchange_phase)phase};
     s->nsegments = data_segments(s->trial->n, s->segments);
-    s->layout = s->trial->row_length > 0 ? rowed_layout(s->trial) : data_layout(s->trial->n);
+    s->layout = s->trial->row_length > 0 ? layout_with_rows(s->trial) : data_layout(s->trial->n);
     open_cpu(s);
     if (!exchange_failed(s))
         open_step(s);
@@ -206,8 +206,8 @@ static void run_rank(test_rank *self) {
         g->work(s);
     if (exchange_failed(s))
         exchange_leave(g);
-    if (s->mail)
-        cudaStreamSynchronize(s->mail->stream);
+    if (s->buffers)
+        cudaStreamSynchronize(s->buffers->stream);
     (void)rank_barrier(self); /* the others may still read what this rank sends */
     close_endpoint(s);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * Ranks that exchange on the device, without reducer and transport: every rank is a thread with a
- * fake device and a tam_cuda_step; collectives copy between their mails in stream order and can be
- * spoiled. Beside each works a reducer on the CPU, which is given the same gradients.
+ * fake device and a tam_cuda_step; collectives copy between their buffers in stream order and can
+ * be spoiled. Beside each works a reducer on the CPU, which is given the same gradients.
  *
  *     host    exchange_step ------------------------------------------> report   exchange_follow
  *     stream  begin  [packets] union [values]  add  [sums]  apply       control   (CPU, compare)
  *                       \________________|____________/
- *                         barrier, copy, damage, barrier: exchange_mail.c
+ *                         barrier, copy, damage, barrier: exchange_comm.c
  */
 #ifndef TEST_CUDA_EXCHANGE_WORLD_H
 #define TEST_CUDA_EXCHANGE_WORLD_H
@@ -22,7 +22,7 @@
 
 enum { EXCHANGE_CONFIG = 0x1234567, EXCHANGE_NO_STEP = UINT32_MAX };
 
-typedef enum exchange_leg { LEG_PACKETS, LEG_VALUES, LEG_SUMS, LEGS } exchange_leg;
+typedef enum exchange_phase { PHASE_PACKETS, PHASE_VALUES, PHASE_SUMS, PHASES } exchange_phase;
 
 typedef struct exchange_endpoint exchange_endpoint;
 
@@ -42,10 +42,10 @@ typedef struct exchange_trial {
     /* Changes a gradient; NULL: as it is. */
     void (*touch)(uint32_t rank, uint32_t step, size_t n, float *grad);
 
-    /* What goes wrong, once: in this step, leg, and on these ranks (bits). `damage` spoils what
+    /* What goes wrong, once: in this step, phase, and on these ranks (bits). `damage` spoils what
      * came from the last rank; NULL: the collective is given up, and nothing comes. */
     uint32_t fault_step;
-    exchange_leg leg;
+    exchange_phase phase;
     uint32_t victims;
     void (*damage)(exchange_endpoint *at);
 } exchange_trial;
@@ -70,12 +70,12 @@ struct exchange_endpoint {
     void *device;
     float *acc;
     tam_cuda_step *step;
-    const tam_cuda_mail *mail;
+    const tam_cuda_comm_buffers *buffers;
     struct exchange_ticket {
         exchange_endpoint *endpoint;
-        exchange_leg leg;
-    } tickets[LEGS];
-    uint32_t round;         /* runs of the leg that is to fail */
+        exchange_phase phase;
+    } tickets[PHASES];
+    uint32_t round;         /* runs of the phase that is to fail */
     unsigned char *earlier; /* packets of the step before */
 
     cudaStream_t stream;
@@ -106,7 +106,7 @@ struct exchange_group {
     bool gone; /* a rank has left: nobody waits any more */
 };
 
-/* -- exchange_mail.c -------------------------------------------------------------------------- */
+/* -- exchange_comm.c -------------------------------------------------------------------------- */
 
 /** What a reducer would enqueue. @param context  the endpoint */
 tamis_status exchange_enqueue(void *context, tam_cuda_step *step);
@@ -114,7 +114,7 @@ tamis_status exchange_enqueue(void *context, tam_cuda_step *step);
 /** No rank waits for this one from here on. */
 void exchange_leave(exchange_group *group);
 
-/* Parts of a packet in the mail of an endpoint. */
+/* Parts of a packet in the buffers of an endpoint. */
 tam_header *exchange_header(const exchange_endpoint *endpoint, uint32_t rank);
 uint32_t *exchange_list(const exchange_endpoint *endpoint, uint32_t rank);
 float *exchange_counters(const exchange_endpoint *endpoint, uint32_t rank);
@@ -142,7 +142,7 @@ void exchange_run(const exchange_trial *trial, void (*work)(exchange_endpoint *e
 /** A step on the device to its end. @param place  which of `grads` */
 void exchange_step(exchange_endpoint *endpoint, int place);
 
-/** The same by launching a graph of the caller, on place 0. */
+/** A step by launching a graph of the caller, on place 0. */
 void exchange_step_by_graph(exchange_endpoint *endpoint);
 
 /** The step on the CPU, with all that it is owed; compared, if asked, in every bit and figure. */

@@ -7,7 +7,7 @@
  * What differs becomes an asynchronous error of all and keeps their streams busy until they abort;
  * so does a rank that never comes, without an error, as with the vendor's. Stricter than his: sends
  * and receives are matched by all ranks; operations of one communicator must also begin in the same
- * order where ranks use several streams. Of the collectives there are those that the library uses;
+ * order where ranks use several streams. Only the collectives that the library uses are here;
  * sums are of float32, and begin with the last rank, as no order is promised.
  */
 #include "tests/cuda/fake_nccl.hpp"

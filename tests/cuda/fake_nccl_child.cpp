@@ -132,7 +132,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int nexcluded, ncclC
     return make_child(self, list, out, held);
 }
 
-/* Of all ranks in their order, as nobody asks for more. */
+/* A communicator of all ranks in their order, as nobody asks for more. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *) {
     NCCL_ENTER();
     guard held(nccl.lock);

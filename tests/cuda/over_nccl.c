@@ -110,7 +110,7 @@ bool over_is_filled(uint32_t seed, size_t bytes, const void *memory) {
 
 /* -- streams ---------------------------------------------------------------------------------- */
 
-void over_lane_open(test_rank *self, over_lane *out) {
+void over_stream_open(test_rank *self, over_stream *out) {
     size_t all = self->nranks * OVER_SHARD;
     RANK_CUDA(self, cudaStreamCreateWithFlags(&out->stream, cudaStreamNonBlocking));
     RANK_CUDA(self, cudaMalloc((void **)&out->memory, 3 * all));
@@ -120,14 +120,14 @@ void over_lane_open(test_rank *self, over_lane *out) {
         over_fill(self->id * 16 + r, OVER_SHARD, out->sent + r * OVER_SHARD);
 }
 
-void over_lane_close(over_lane *l) {
+void over_stream_close(over_stream *l) {
     cudaStreamDestroy(l->stream);
     cudaFree(l->memory);
     cudaFreeHost(l->pinned);
     cudaFreeHost(l->sent);
 }
 
-void over_enqueue(test_rank *self, const over_lane *l, unsigned char *out) {
+void over_enqueue(test_rank *self, const over_stream *l, unsigned char *out) {
     const tam_stream_transport *t = self->comm->transport->stream;
     const tam_members among = {0, 1, self->nranks, self->id};
     size_t all = self->nranks * OVER_SHARD, own = self->id * OVER_SHARD;

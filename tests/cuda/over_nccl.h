@@ -19,7 +19,7 @@ uint32_t over_short_ms(void);
  * nothing is left. @param timeout_ms  0: test_long_ms() */
 void over_nccl(uint32_t nranks, uint32_t timeout_ms, rank_body body);
 
-/** The same, without looking at what is left. */
+/** Run it without looking at what is left. */
 void over_nccl_leaving(uint32_t nranks, uint32_t timeout_ms, rank_body body);
 
 /** over_nccl on 1, 2, 3, 4 and 8 ranks, as far as they are at least `least`. */
@@ -56,19 +56,19 @@ bool over_is_filled(uint32_t seed, size_t bytes, const void *memory);
 
 /* -- streams ---------------------------------------------------------------------------------- */
 
-typedef struct over_lane {
+typedef struct over_stream {
     cudaStream_t stream;
     unsigned char *memory; /* device: [3 * nranks * OVER_SHARD] */
     unsigned char *pinned; /* [OVER_ROUNDS][2 * nranks * OVER_SHARD] what came */
     unsigned char *sent;   /* pinned: [nranks * OVER_SHARD] */
-} over_lane;
+} over_stream;
 
-/** A lane that is not open is all zeros. */
-void over_lane_open(test_rank *self, over_lane *out);
-void over_lane_close(over_lane *l);
+/** A stream that is not open is all zeros. */
+void over_stream_open(test_rank *self, over_stream *out);
+void over_stream_close(over_stream *l);
 
 /** Gather in place, then all-to-all, and all of it to `out`. Nothing is waited for. */
-void over_enqueue(test_rank *self, const over_lane *l, unsigned char *out);
+void over_enqueue(test_rank *self, const over_stream *l, unsigned char *out);
 void over_check(test_rank *self, const unsigned char *out);
 
 #endif

@@ -82,7 +82,7 @@ void pair_accumulate(pair *p, uint32_t number);
 /** `count` steps on the CPU alone, of gradients `given`, which must become `got`. */
 void pair_follow(pair *p, const float *given, const float *got, uint32_t count);
 
-/** Gradients and residuals: both alike. */
+/** Gradients and residuals: both equal. */
 void pair_compare_vectors(pair *p);
 
 /** These, results, figures, targets of buckets. */

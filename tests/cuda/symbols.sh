@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# symbols.sh LIBRARY HOST VENDOR: compiled code of a build with CUDA. Of the object files only those
+# symbols.sh LIBRARY HOST VENDOR: compiled code of a build with CUDA. Only the object files
 # listed in VENDOR may call cudart, the driver or NCCL, those in HOST may not; the shared library
 # needs libcudart and libnccl and no other library of the vendor's, nor that of C++; calls that older
 # versions of NCCL lack are weak.

@@ -24,10 +24,10 @@ enum { STEPS = 7, BAD = 3, BUCKETS = 5 /* of the usual order */ };
 
 static const uint64_t lengths[] = {PAIR_N / 2, PAIR_N / 3, PAIR_N / 5, PAIR_N / 7};
 
-static tamis_update adam(double match) {
+static tamis_update adam(double norm_matching) {
     tamis_update update = TAMIS_UPDATE_INIT;
     update.beta1 = 0.9;
-    update.match = match;
+    update.norm_matching = norm_matching;
     return update;
 }
 
@@ -332,7 +332,7 @@ static void test_joined_steps_run_without_the_host(void **state) {
     }
 }
 
-/* Of the reducer, 4 MiB, and of the communicator. */
+/* Pinned memory of the reducer, 4 MiB, and of the communicator. */
 static void count_pinned(test_rank *self) {
     pair p;
     if (!pair_open(self, self->shared, &p))

@@ -28,7 +28,7 @@ static void compare(const char *scheme, const trial_backend *backend, uint64_t r
     assert_true(trial_run(&what, &cpu));
     what.backend = backend;
     assert_true(trial_run(&what, &cuda));
-    check_alike(&cuda);
+    check_ranks_identical(&cuda);
     check_same(&cpu, &cuda);
     assert_int_equal(record_moment(&cuda, what.steps - 1, 0)->stats.rescans, rescans);
     record_free(&cpu);

@@ -23,7 +23,7 @@ static trial_record run(const trial *what) {
     trial_record record;
     if (!trial_run(what, &record))
         fail_msg("[%s] was refused: %s", what->scheme, record.sentence[0]);
-    check_alike(&record);
+    check_ranks_identical(&record);
     return record;
 }
 
@@ -137,10 +137,10 @@ static void test_dense_and_auto_want_the_same_everywhere(void **state) {
     }
 }
 
-static void test_cpus_and_devices_update_alike(void **state) {
+static void test_cpus_and_devices_update_the_same_way(void **state) {
     tamis_update update = TAMIS_UPDATE_INIT;
     (void)state;
-    update.match = 2.0;
+    update.norm_matching = 2.0;
     trial what = mixed("tamis-update");
     what.update = &update;
     what.value_codec = TAMIS_VALUE_FP4;
@@ -180,7 +180,7 @@ int main(void) {
         cmocka_unit_test(test_sums_may_travel_in_another_type),
         cmocka_unit_test(test_cpus_and_devices_send_each_other_the_same_bytes),
         cmocka_unit_test(test_dense_and_auto_want_the_same_everywhere),
-        cmocka_unit_test(test_cpus_and_devices_update_alike),
+        cmocka_unit_test(test_cpus_and_devices_update_the_same_way),
         cmocka_unit_test(test_the_device_drives_whatever_travels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

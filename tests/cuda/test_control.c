@@ -126,7 +126,8 @@ static void check_report(twins *t) {
     assert_memory_equal(&report->margin, &t->state.margin, sizeof report->margin);
 }
 
-/* Of the only bucket there is. The report is on none: its figures are those of exchanges. */
+/* Launch the control of the only bucket there is. The report is on none: its figures are those
+ * of exchanges. */
 static void launch_control(twins *t) {
     const tam_cuda_budgets budgets = {.nbuckets = 1};
     const tam_cuda_reporting reporting = {

@@ -41,7 +41,7 @@ typedef struct trial {
     float scale;
     tamis_nonfinite policy;
     int lost_piece; /* its collective `lost` brings nothing to rank 1; NOWHERE: all is well */
-    tam_cuda_leg lost;
+    tam_cuda_comm_phase lost;
     bool held; /* the second piece stays on the wire until the first one was added */
 } trial;
 
@@ -55,13 +55,13 @@ typedef struct endpoint {
     cudaStream_t stream;
     char *memory; /* device: segments one after another, each `shift` after a multiple of 16 */
     void *grads[DATA_SEGMENTS_MOST];
-    char *expected;          /* [N] in the gradient's type */
-    cudaGraphExec_t graph;   /* IN_GRAPH_OF_CALLER: the step; NULL: not yet */
-    int sent[TAM_CUDA_LEGS]; /* collectives of each kind that were enqueued for the step */
-    tam_cuda_mail mail;      /* of the piece that travels */
-    atomic_bool over;        /* nothing is lost any more */
-    atomic_bool added;       /* the first piece, in the step */
-    atomic_bool alone;       /* nothing ran beside a collective that was held */
+    char *expected;                 /* [N] in the gradient's type */
+    cudaGraphExec_t graph;          /* IN_GRAPH_OF_CALLER: the step; NULL: not yet */
+    int sent[TAM_CUDA_COMM_PHASES]; /* collectives of each kind that were enqueued for the step */
+    tam_cuda_comm_buffers buffers;  /* of the piece that is sent */
+    atomic_bool over;               /* nothing is lost any more */
+    atomic_bool added;              /* the first piece, in the step */
+    atomic_bool alone;              /* nothing ran beside a collective that was held */
 } endpoint;
 
 static endpoint endpoints[RANKS]; /* streams of a rank that failed may still use its own */
@@ -129,43 +129,43 @@ static void fill_gradients(endpoint *s, uint32_t step, char *flat) {
 
 typedef struct ticket {
     endpoint *endpoint;
-    tam_cuda_mail mail;
-    tam_cuda_leg leg;
+    tam_cuda_comm_buffers buffers;
+    tam_cuda_comm_phase phase;
     int piece;
 } ticket;
 
 static float value_of(const endpoint *s, size_t i) {
-    return ((const float *)(const void *)s->mail.values)[i];
+    return ((const float *)(const void *)s->buffers.values)[i];
 }
 
 /* In the order of the tree over three ranks, so that the bits are those of the CPU. */
-static void add_up(const tam_cuda_mail *mine) {
+static void add_up(const tam_cuda_comm_buffers *mine) {
     float *sums = (float *)(void *)mine->shards;
     for (size_t i = 0; i < RANKS * mine->shard_bytes / sizeof sums[0]; i++)
         sums[i] =
             value_of(&endpoints[0], i) + value_of(&endpoints[1], i) + value_of(&endpoints[2], i);
 }
 
-static void copy(const endpoint *s, tam_cuda_leg leg) {
-    const tam_cuda_mail *mine = &s->mail;
+static void copy(const endpoint *s, tam_cuda_comm_phase phase) {
+    const tam_cuda_comm_buffers *mine = &s->buffers;
     uint32_t own = s->self->id;
-    if (leg == TAM_CUDA_VALUES)
+    if (phase == TAM_CUDA_VALUES)
         add_up(mine);
     for (uint32_t r = 0; r < RANKS; r++) {
-        const tam_cuda_mail *from = &endpoints[r].mail;
+        const tam_cuda_comm_buffers *from = &endpoints[r].buffers;
         size_t bytes = mine->shard_bytes, packet = r * mine->packet_bytes;
-        if (leg == TAM_CUDA_SHARDS)
+        if (phase == TAM_CUDA_SHARDS)
             memcpy(mine->shards + r * bytes, from->values + own * bytes, bytes);
-        else if (leg == TAM_CUDA_SUMS && r != own)
+        else if (phase == TAM_CUDA_SUMS && r != own)
             memcpy(mine->sums + r * bytes, from->sums + r * bytes, bytes);
-        else if (leg == TAM_CUDA_PACKETS && r != own)
+        else if (phase == TAM_CUDA_PACKETS && r != own)
             memcpy(mine->packets + packet, from->packets + packet, mine->packet_bytes);
     }
 }
 
 static bool is_lost(const endpoint *s, const ticket *t) {
-    return !atomic_load(&s->over) && t->piece == s->trial->lost_piece && t->leg == s->trial->lost &&
-           s->self->id == 1;
+    return !atomic_load(&s->over) && t->piece == s->trial->lost_piece &&
+           t->phase == s->trial->lost && s->self->id == 1;
 }
 
 /* Until kernels of the first piece have run, beside this collective of the second. */
@@ -177,16 +177,16 @@ static void await_kernels(endpoint *s) {
 }
 
 /* On the thread of a stream. */
-static void travel(void *context) {
+static void run_comm(void *context) {
     const ticket *t = context;
     endpoint *s = t->endpoint;
-    s->mail = t->mail;
-    if (s->trial->held && t->leg == TAM_CUDA_SHARDS && t->piece == 1)
+    s->buffers = t->buffers;
+    if (s->trial->held && t->phase == TAM_CUDA_SHARDS && t->piece == 1)
         await_kernels(s);
     if (!rank_barrier(s->self))
         return;
     if (!is_lost(s, t))
-        copy(s, t->leg);
+        copy(s, t->phase);
     (void)rank_barrier(s->self);
 }
 
@@ -195,18 +195,19 @@ static void record_added(void *context) {
     atomic_store(&s->added, true);
 }
 
-static tamis_status carry(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg) {
+static tamis_status enqueue_comm(void *context, const tam_cuda_comm_buffers *buffers,
+                                 tam_cuda_comm_phase phase) {
     endpoint *s = context;
     ticket *t = malloc(sizeof *t);
-    int piece = s->sent[leg]++;
+    int piece = s->sent[phase]++;
     if (!t)
         return TAMIS_E_NOMEM;
-    *t = (ticket){s, *mail, leg, piece};
-    if (fake_cuda_enqueue(mail->stream, "collective", travel, t, free))
+    *t = (ticket){s, *buffers, phase, piece};
+    if (fake_cuda_enqueue(buffers->stream, "collective", run_comm, t, free))
         return TAMIS_E_TRANSPORT;
-    if (leg != TAM_CUDA_SUMS || piece > 0)
+    if (phase != TAM_CUDA_SUMS || piece > 0)
         return TAMIS_OK;
-    return fake_cuda_enqueue(s->step->round->travel, "record", record_added, s, NULL)
+    return fake_cuda_enqueue(s->step->group->comm_stream, "record", record_added, s, NULL)
                ? TAMIS_E_TRANSPORT
                : TAMIS_OK;
 }
@@ -214,7 +215,7 @@ static tamis_status carry(void *context, const tam_cuda_mail *mail, tam_cuda_leg
 static tamis_status enqueue(void *context, tam_cuda_step *step) {
     endpoint *s = context;
     memset(s->sent, 0, sizeof s->sent);
-    return tam_cuda_dense_reduce(step, carry, s);
+    return tam_cuda_dense_reduce(step, enqueue_comm, s);
 }
 
 /* -- life of an endpoint ---------------------------------------------------------------------- */
@@ -393,7 +394,7 @@ static void put(endpoint *s, size_t index, uint32_t bits) {
     memcpy(s->expected + index * bytes, &bits, bytes);
 }
 
-/* Of one rank an Inf, or what marks absent values; of all, 2^127 or what else overflows. */
+/* One rank has an Inf, or what marks absent values; or all have 2^127 or what else overflows. */
 static void step_on_bad(test_rank *self) {
     static const uint32_t one[] = {0xffa51edfu, 0x7c00, 0x7f80},
                           all[] = {0x7f000000u, 0x7c00, 0x7f00};
@@ -464,7 +465,7 @@ static void lose_one(test_rank *self) {
 /* Entries that are dropped must not hide it. */
 static void test_a_collective_that_is_given_up_is_noticed(void **state) {
     static const struct {
-        tam_cuda_leg lost;
+        tam_cuda_comm_phase lost;
         int piece;
         tamis_sum_order order;
     } cases[] = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Kernels on the CPU and host path on a fake runtime: reducers of scheme dense on a device, over
- * NCCL. Of a step they keep its number alone, through graphs of the caller and states; and ranks
+ * NCCL. They keep only the number of a step, through graphs of the caller and states; and ranks
  * that sum different things are found.
  *
  * test: tsan
@@ -134,7 +134,8 @@ static tamis_reducer *open_reducer(test_rank *self, tamis_comm *comm) {
     return reducer;
 }
 
-/* Of two reducers rank 1 begins with the second; or it is a step further than the others. */
+/* There are two reducers, and rank 1 begins with the second; or it is a step further than the
+ * others. */
 static void disagree(test_rank *self, bool about_step, const char *words) {
     tamis_comm *comm = NULL;
     tamis_step step = TAMIS_STEP_INIT;

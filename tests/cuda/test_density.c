@@ -100,7 +100,7 @@ static void test_updates_give_the_bits_of_the_cpu(void **state) {
         tamis_update update = TAMIS_UPDATE_INIT;
         pair_order order = usual();
         update.beta1 = i % 2 ? 0.9 : 0.0;
-        update.match = i % 3 == 1 ? 2.0 : 0.0;
+        update.norm_matching = i % 3 == 1 ? 2.0 : 0.0;
         update.rule = i % 3 == 2 ? TAMIS_UPDATE_MOMENTUM : TAMIS_UPDATE_ADAM;
         order.update = &update;
         order.scheme = i < 3 ? "tamis" : PAIRS;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Host path on a fake runtime (with the kernels on the CPU below it): densities that not all ranks
- * change alike, and changes that fail or meet a graph of the caller. Whatever goes wrong is an
- * error of all ranks that says so, and the residual can be saved.
+ * change in the same way, and changes that fail or meet a graph of the caller. Whatever goes wrong
+ * is an error of all ranks that says so, and the residual can be saved.
  *
  * test: release
  */
@@ -296,7 +296,7 @@ static void sleep_briefly(void *nothing) {
     nanosleep(&long_s, NULL);
 }
 
-/* Other sizes are rehearsed in the memory that holds the last result. */
+/* Other sizes are warmed up in the memory that holds the last result. */
 static void read_late(test_rank *self) {
     tamis_result result = TAMIS_RESULT_INIT;
     float *got = NULL;

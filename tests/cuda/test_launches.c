@@ -27,7 +27,7 @@ enum { RANKS = 2, SEGMENTS = 3, LENGTH = 700, N = SEGMENTS * LENGTH, WARM = 2, W
 
 /* -- the tables ------------------------------------------------------------------------------- */
 
-/* Of a step of one bucket. */
+/* Launches of a step of one bucket. */
 typedef struct column {
     unsigned kernels, collectives;
     unsigned control; /* of the kernels: once for all buckets */

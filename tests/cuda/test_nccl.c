@@ -80,16 +80,16 @@ static void test_same_as_local(void **state) {
 /* -- streams ---------------------------------------------------------------------------------- */
 
 static void run_streams(test_rank *self) {
-    over_lane l = {0};
+    over_stream l = {0};
     size_t all = self->nranks * OVER_SHARD;
-    over_lane_open(self, &l);
+    over_stream_open(self, &l);
     for (int i = 0; i < OVER_ROUNDS; i++)
         over_enqueue(self, &l, l.pinned + (size_t)i * 2 * all);
     RANK_OK(self, self->comm->transport->stream->poll(self->comm->self));
     RANK_CUDA(self, cudaStreamSynchronize(l.stream));
     for (int i = 0; i < OVER_ROUNDS; i++)
         over_check(self, l.pinned + (size_t)i * 2 * all);
-    over_lane_close(&l);
+    over_stream_close(&l);
 }
 
 static void test_streams(void **state) {
@@ -100,10 +100,10 @@ static void test_streams(void **state) {
 }
 
 static void replay(test_rank *self) {
-    over_lane l = {0};
+    over_stream l = {0};
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    over_lane_open(self, &l);
+    over_stream_open(self, &l);
     RANK_CUDA(self, cudaStreamBeginCapture(l.stream, cudaStreamCaptureModeThreadLocal));
     over_enqueue(self, &l, l.pinned);
     RANK_CUDA(self, cudaStreamEndCapture(l.stream, &graph));
@@ -116,7 +116,7 @@ static void replay(test_rank *self) {
     }
     cudaGraphExecDestroy(exec);
     cudaGraphDestroy(graph);
-    over_lane_close(&l);
+    over_stream_close(&l);
 }
 
 static void test_capture(void **state) {
@@ -151,11 +151,11 @@ static void test_beside_a_capture(void **state) {
 /* -- costs ------------------------------------------------------------------------------------ */
 
 static void count_calls(test_rank *self) {
-    over_lane l = {0};
+    over_stream l = {0};
     unsigned char mine[200], all[4 * 200];
     float values[300] = {0};
     uint64_t wire;
-    over_lane_open(self, &l);
+    over_stream_open(self, &l);
     RANK_BARRIER(self);
     if (self->id == 0)
         fake_cuda_reset();
@@ -178,7 +178,7 @@ static void count_calls(test_rank *self) {
     RANK_CHECK(self, tam_alloc_made() == made, "allocations on the host");
     RANK_BARRIER(self);
     RANK_CUDA(self, cudaStreamSynchronize(l.stream));
-    over_lane_close(&l);
+    over_stream_close(&l);
 }
 
 static void test_no_allocation_no_wait(void **state) {

@@ -45,8 +45,8 @@ static void test_silent_rank(void **state) {
 
 /* Kernels of a rank that stays away keep the stream busy until the communicator is given up. */
 static void abort_stream(test_rank *self) {
-    over_lane l = {0};
-    over_lane_open(self, &l);
+    over_stream l = {0};
+    over_stream_open(self, &l);
     if (self->id != 0) {
         const tam_transport *t = self->comm->transport;
         over_enqueue(self, &l, l.pinned);
@@ -59,7 +59,7 @@ static void abort_stream(test_rank *self) {
             RANK_CHECK(self, now_ms() - begin_ms < test_grace_ms(), "the stream does not run dry");
         RANK_STATUS(self, TAMIS_E_ABORTED, t->stream->poll(self->comm->self));
     }
-    over_lane_close(&l);
+    over_stream_close(&l);
 }
 
 static void test_abort_frees_streams(void **state) {
@@ -139,7 +139,7 @@ static void get_damaged(test_rank *self) {
     RANK_STATUS(self, TAMIS_E_PROTOCOL, over_touch(self->comm)); /* it is lost */
 }
 
-/* Of the first, a middle and the last value, and of the hash. */
+/* A bit of the first, a middle and the last value, and of the hash. */
 static void test_flipped_bit(void **state) {
     const size_t after = FLIPPED * sizeof(float) * 8;
     const size_t bits[] = {0, 31, 150 * 32 + 3, after - 1, after, after + 29, after + 63};

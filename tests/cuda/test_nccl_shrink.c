@@ -85,7 +85,7 @@ static void run_case(shrink_case *c, rank_body body) {
 
 /* -- who goes on ------------------------------------------------------------------------------ */
 
-/* Of these ranks in their order, and it works. */
+/* The communicator has these ranks in their order, and works. */
 static void check_smaller(test_rank *self, tamis_comm *comm, uint32_t before, uint32_t dead) {
     uint32_t place = 0, count = 0;
     for (uint32_t r = 0; r < MOST; r++) {
@@ -102,7 +102,7 @@ static void check_smaller(test_rank *self, tamis_comm *comm, uint32_t before, ui
     }
     RANK_CHECK(self, tamis_comm_nranks(comm) == count, "%u ranks", tamis_comm_nranks(comm));
     RANK_CHECK(self, strcmp(tamis_comm_transport(comm), "nccl") == 0, "another transport");
-    RANK_OK(self, tamis_comm_check_equal(comm, "alike", 5));
+    RANK_OK(self, tamis_comm_check_equal(comm, "equal", 5));
     RANK_STATUS(self, count > 1 ? TAMIS_E_MISMATCH : TAMIS_OK,
                 tamis_comm_check_equal(comm, &self->id, sizeof self->id));
 }
@@ -212,20 +212,20 @@ static void an_old_nccl_is_named(void **state) {
     run_case(&c, ask_an_old_nccl);
 }
 
-/* What graphs launch after a revocation would wait for ever, so it is an abort, and no way back. */
+/* What graphs launch after a revocation would wait for ever, so it is an abort, and final. */
 static void shrink_captured(test_rank *self) {
     tamis_comm *comm = NULL, *smaller = NULL;
-    over_lane l = {0};
+    over_stream l = {0};
     cudaGraph_t graph;
     connect(self, &comm);
     tamis_comm *local = self->comm;
     self->comm = comm;
-    over_lane_open(self, &l);
+    over_stream_open(self, &l);
     RANK_CUDA(self, cudaStreamBeginCapture(l.stream, cudaStreamCaptureModeThreadLocal));
     over_enqueue(self, &l, l.pinned);
     RANK_CUDA(self, cudaStreamEndCapture(l.stream, &graph));
     cudaGraphDestroy(graph);
-    over_lane_close(&l);
+    over_stream_close(&l);
     self->comm = local;
     RANK_STATUS(self, TAMIS_E_UNSUPPORTED, shrink(comm, 3, 2 - 2 * self->id, &smaller));
     RANK_SAYS(self, "TAMIS_GRAPHS=off");

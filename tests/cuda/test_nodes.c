@@ -24,7 +24,7 @@ static trial_record run(const trial *what) {
     test_context("P=%u, nodes of %u, n=%zu", what->nranks, what->ranks_per_node, what->n);
     if (!trial_run(what, &record))
         fail_msg("[%s] was refused: %s", test_context_text(), record.sentence[0]);
-    check_alike(&record);
+    check_ranks_identical(&record);
     return record;
 }
 

@@ -54,7 +54,7 @@ static void step_on_bad(test_rank *self) {
     pair_close(&p);
 }
 
-static void test_all_ranks_decide_alike_on_nan(void **state) {
+static void test_all_ranks_decide_the_same_way_on_nan(void **state) {
     static void (*const touches[])(uint32_t, uint32_t, float *) = {put_nan, put_large};
     (void)state;
     for (int i = 0; i < 6; i++) {
@@ -327,7 +327,7 @@ static void test_a_device_that_hangs_holds_nobody(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_ranks_decide_alike_on_nan),
+        cmocka_unit_test(test_all_ranks_decide_the_same_way_on_nan),
         cmocka_unit_test(test_steps_need_no_host),
         cmocka_unit_test(test_a_graph_of_the_caller_holds_steps),
         cmocka_unit_test(test_states_go_from_devices_to_cpus_and_back),

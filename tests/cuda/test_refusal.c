@@ -25,17 +25,17 @@ static uint32_t *last_index(exchange_endpoint *at) {
 }
 
 static void lose(exchange_endpoint *at) {
-    memset(exchange_header(at, SENDER), 0, at->mail->packet_bytes);
+    memset(exchange_header(at, SENDER), 0, at->buffers->packet_bytes);
 }
 
 static void break_off(exchange_endpoint *at) {
-    unsigned char *packet = at->mail->packets + SENDER * at->mail->packet_bytes;
-    memset(packet + at->mail->packet_bytes / 2, 0xab, at->mail->packet_bytes / 2);
+    unsigned char *packet = at->buffers->packets + SENDER * at->buffers->packet_bytes;
+    memset(packet + at->buffers->packet_bytes / 2, 0xab, at->buffers->packet_bytes / 2);
 }
 
 /* The packet of another rank, whole and sound. */
 static void mistake_rank(exchange_endpoint *at) {
-    memcpy(exchange_header(at, SENDER), exchange_header(at, 0), at->mail->packet_bytes);
+    memcpy(exchange_header(at, SENDER), exchange_header(at, 0), at->buffers->packet_bytes);
 }
 
 static void change_config(exchange_endpoint *at) {
@@ -45,7 +45,7 @@ static void change_config(exchange_endpoint *at) {
 
 /* The packet of the step before, whole and sound. Not for the first step. */
 static void repeat(exchange_endpoint *at) {
-    size_t bytes = at->mail->packet_bytes;
+    size_t bytes = at->buffers->packet_bytes;
     memcpy(exchange_header(at, SENDER), at->earlier + SENDER * bytes, bytes);
 }
 
@@ -140,11 +140,11 @@ static void add_entry_to_bitmap(exchange_endpoint *at) {
 }
 
 static void flip_shard(exchange_endpoint *at) {
-    at->mail->shards[SENDER * at->mail->shard_bytes] ^= 4;
+    at->buffers->shards[SENDER * at->buffers->shard_bytes] ^= 4;
 }
 
 static void flip_sum(exchange_endpoint *at) {
-    at->mail->sums[SENDER * at->mail->sum_bytes] ^= 4;
+    at->buffers->sums[SENDER * at->buffers->sum_bytes] ^= 4;
 }
 
 /* -- faults that all ranks learn of in the same step ------------------------------------------ */
@@ -152,7 +152,7 @@ static void flip_sum(exchange_endpoint *at) {
 typedef struct fault {
     const char *what, *scheme;
     void (*damage)(exchange_endpoint *at);
-    exchange_leg leg;
+    exchange_phase phase;
     uint32_t victims;
     uint32_t refused; /* by the victims */
     const char *words;
@@ -160,49 +160,52 @@ typedef struct fault {
 } fault;
 
 static const fault faults[] = {
-    {"packets given up", "tamis", NULL, LEG_PACKETS, ALL, TAM_REFUSED_MISSING, "did not arrive", 0},
-    {"packets given up, pairs", PAIRS, NULL, LEG_PACKETS, ALL, TAM_REFUSED_MISSING,
-     "did not arrive", 0},
-    {"packets given up on one rank", "topk", NULL, LEG_PACKETS, ONE, TAM_REFUSED_MISSING,
-     "did not arrive", 0},
-    {"a packet is lost", "tamis", lose, LEG_PACKETS, ONE, TAM_REFUSED_MISSING, "did not arrive", 0},
-    {"half a packet", "topk", break_off, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
-    {"another rank", "topk", mistake_rank, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_CHECKSUM,
-     "checksum", 0},
-    {"another configuration", "topk", change_config, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_CONFIG,
-     "configuration", 0},
-    {"another step", "tamis", repeat, LEG_PACKETS, ONE, TAM_REFUSED_STEP, "another step", 0},
-    {"one entry too many", "topk", raise_count, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_COUNT,
-     "exceeds the size of the packet", 0},
-    {"far too many entries", "topk", raise_count_to_nonsense, LEG_PACKETS, ONE, TAM_REFUSED_COUNT,
-     "exceeds the size of the packet", 0},
-    {"fewer bytes than indices", "topk", shorten_indices, LEG_PACKETS, NOT_SENDER,
-     TAM_REFUSED_BYTES, "impossible number of bytes", 0},
-    {"an index", "topk", flip_index, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
-    {"a count that is only told", "topk", flip_deferred, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM,
-     "checksum", 0},
-    {"entries that are not finite", "topk", flip_nonfinite, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM,
-     "checksum", 0},
-    {"a sum of squares", "tamis", flip_mean, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
-    {"neighbours", "tamis", exchange_neighbours, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER,
-     "are not ascending", 0},
-    {"an index twice", "topk", repeat_index, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER,
-     "are not ascending", 0},
-    {"an index twice, in a long list", "topk", repeat_index_between_pieces, LEG_PACKETS, ONE,
-     TAM_REFUSED_ORDER, "are not ascending", 50001},
-    {"an index past the end", "topk", point_past_the_end, LEG_PACKETS, NOT_SENDER,
-     TAM_REFUSED_ORDER, "past the end", 0},
-    {"a foreign index", "tamis", take_from_others, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_OWNER,
-     "its rank does not own", 0},
-    {"a foreign index, ranges", "rotate+global+exact+union", take_from_others, LEG_PACKETS, ONE,
-     TAM_REFUSED_OWNER, "its rank does not own", 40001},
-    {"values given up", "tamis", NULL, LEG_VALUES, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
-    {"values given up on one rank", "topk", NULL, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT,
+    {"packets given up", "tamis", NULL, PHASE_PACKETS, ALL, TAM_REFUSED_MISSING, "did not arrive",
      0},
-    {"a value", "topk", flip_shard, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
-    {"a value, shards of several pieces", "topk", flip_shard, LEG_VALUES, ONE, TAM_REFUSED_ABSENT,
+    {"packets given up, pairs", PAIRS, NULL, PHASE_PACKETS, ALL, TAM_REFUSED_MISSING,
+     "did not arrive", 0},
+    {"packets given up on one rank", "topk", NULL, PHASE_PACKETS, ONE, TAM_REFUSED_MISSING,
+     "did not arrive", 0},
+    {"a packet is lost", "tamis", lose, PHASE_PACKETS, ONE, TAM_REFUSED_MISSING, "did not arrive",
+     0},
+    {"half a packet", "topk", break_off, PHASE_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+    {"another rank", "topk", mistake_rank, PHASE_PACKETS, NOT_SENDER, TAM_REFUSED_CHECKSUM,
+     "checksum", 0},
+    {"another configuration", "topk", change_config, PHASE_PACKETS, NOT_SENDER, TAM_REFUSED_CONFIG,
+     "configuration", 0},
+    {"another step", "tamis", repeat, PHASE_PACKETS, ONE, TAM_REFUSED_STEP, "another step", 0},
+    {"one entry too many", "topk", raise_count, PHASE_PACKETS, NOT_SENDER, TAM_REFUSED_COUNT,
+     "exceeds the size of the packet", 0},
+    {"far too many entries", "topk", raise_count_to_nonsense, PHASE_PACKETS, ONE, TAM_REFUSED_COUNT,
+     "exceeds the size of the packet", 0},
+    {"fewer bytes than indices", "topk", shorten_indices, PHASE_PACKETS, NOT_SENDER,
+     TAM_REFUSED_BYTES, "impossible number of bytes", 0},
+    {"an index", "topk", flip_index, PHASE_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+    {"a count that is only told", "topk", flip_deferred, PHASE_PACKETS, ONE, TAM_REFUSED_CHECKSUM,
+     "checksum", 0},
+    {"entries that are not finite", "topk", flip_nonfinite, PHASE_PACKETS, ONE,
+     TAM_REFUSED_CHECKSUM, "checksum", 0},
+    {"a sum of squares", "tamis", flip_mean, PHASE_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum",
+     0},
+    {"neighbours", "tamis", exchange_neighbours, PHASE_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER,
+     "are not ascending", 0},
+    {"an index twice", "topk", repeat_index, PHASE_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER,
+     "are not ascending", 0},
+    {"an index twice, in a long list", "topk", repeat_index_between_pieces, PHASE_PACKETS, ONE,
+     TAM_REFUSED_ORDER, "are not ascending", 50001},
+    {"an index past the end", "topk", point_past_the_end, PHASE_PACKETS, NOT_SENDER,
+     TAM_REFUSED_ORDER, "past the end", 0},
+    {"a foreign index", "tamis", take_from_others, PHASE_PACKETS, NOT_SENDER, TAM_REFUSED_OWNER,
+     "its rank does not own", 0},
+    {"a foreign index, ranges", "rotate+global+exact+union", take_from_others, PHASE_PACKETS, ONE,
+     TAM_REFUSED_OWNER, "its rank does not own", 40001},
+    {"values given up", "tamis", NULL, PHASE_VALUES, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
+    {"values given up on one rank", "topk", NULL, PHASE_VALUES, ONE, TAM_REFUSED_ABSENT,
+     WORDS_ABSENT, 0},
+    {"a value", "topk", flip_shard, PHASE_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
+    {"a value, shards of several pieces", "topk", flip_shard, PHASE_VALUES, ONE, TAM_REFUSED_ABSENT,
      WORDS_ABSENT, 50001},
-    {"sums given up", "topk", NULL, LEG_SUMS, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
+    {"sums given up", "topk", NULL, PHASE_SUMS, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
 };
 
 static const fault *now; /* set by the main thread between runs */
@@ -218,7 +221,7 @@ static exchange_trial trial_of(const fault *f, uint32_t step) {
     t.scheme = f->scheme;
     t.n = f->n > 0 ? f->n : t.n;
     t.damage = f->damage;
-    t.leg = f->leg;
+    t.phase = f->phase;
     t.victims = f->victims;
     t.fault_step = step;
     t.direct = step == DIRECT;
@@ -278,50 +281,51 @@ static void test_a_fault_is_refused_by_all_and_costs_nothing(void **state) {
     }
 }
 
-typedef struct travel_fault {
+typedef struct codec_fault {
     fault what;
     tamis_index_codec index_codec;
     tamis_value_codec value_codec;
-} travel_fault;
+} codec_fault;
 
-static void travel_as(tamis_index_codec f, tamis_value_codec w) {
+static void use_codecs(tamis_index_codec f, tamis_value_codec w) {
     index_codec = f;
     value_codec = w;
 }
 
 static void test_a_fault_in_what_is_packed_or_rounded_is_refused_by_all(void **state) {
-    static const travel_fault all[] = {
-        {{"packets given up, packed", "tamis", NULL, LEG_PACKETS, ALL, TAM_REFUSED_MISSING,
+    static const codec_fault all[] = {
+        {{"packets given up, packed", "tamis", NULL, PHASE_PACKETS, ALL, TAM_REFUSED_MISSING,
           "did not arrive", 0},
          TAMIS_INDEX_BLOCK16,
          TAMIS_VALUE_AUTO},
-        {{"a code", "tamis", flip_code, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+        {{"a code", "tamis", flip_code, PHASE_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
          TAMIS_INDEX_BLOCK16,
          TAMIS_VALUE_AUTO},
-        {{"a code, rice", "topk", flip_code, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+        {{"a code, rice", "topk", flip_code, PHASE_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum",
+          0},
          TAMIS_INDEX_RICE,
          TAMIS_VALUE_FP2},
-        {{"codes of other lists", "topk", add_entry_to_bitmap, LEG_PACKETS, NOT_SENDER,
+        {{"codes of other lists", "topk", add_entry_to_bitmap, PHASE_PACKETS, NOT_SENDER,
           TAM_REFUSED_CODE, "cannot be decoded", 0},
          TAMIS_INDEX_BITMAP,
          TAMIS_VALUE_AUTO},
-        {{"far too many entries", "topk", raise_count_to_nonsense, LEG_PACKETS, ONE,
+        {{"far too many entries", "topk", raise_count_to_nonsense, PHASE_PACKETS, ONE,
           TAM_REFUSED_COUNT, "exceeds the size of the packet", 0},
          TAMIS_INDEX_GAP8,
          TAMIS_VALUE_AUTO},
-        {{"values given up, rounded", "tamis", NULL, LEG_VALUES, ALL, TAM_REFUSED_ABSENT,
+        {{"values given up, rounded", "tamis", NULL, PHASE_VALUES, ALL, TAM_REFUSED_ABSENT,
           WORDS_ABSENT, 0},
          TAMIS_INDEX_AUTO,
          TAMIS_VALUE_BFLOAT16},
-        {{"values given up on one rank, rounded", "topk", NULL, LEG_VALUES, ONE, TAM_REFUSED_ABSENT,
-          WORDS_ABSENT, 5000},
+        {{"values given up on one rank, rounded", "topk", NULL, PHASE_VALUES, ONE,
+          TAM_REFUSED_ABSENT, WORDS_ABSENT, 5000},
          TAMIS_INDEX_AUTO,
          TAMIS_VALUE_FP4},
-        {{"a value, rounded", "topk", flip_shard, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT,
-          9000},
+        {{"a value, rounded", "topk", flip_shard, PHASE_VALUES, ONE, TAM_REFUSED_ABSENT,
+          WORDS_ABSENT, 9000},
          TAMIS_INDEX_AUTO,
          TAMIS_VALUE_INT8},
-        {{"sums given up, rounded", "topk", NULL, LEG_SUMS, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT,
+        {{"sums given up, rounded", "topk", NULL, PHASE_SUMS, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT,
           0},
          TAMIS_INDEX_AUTO,
          TAMIS_VALUE_FP2},
@@ -329,10 +333,10 @@ static void test_a_fault_in_what_is_packed_or_rounded_is_refused_by_all(void **s
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         now = &all[i].what;
-        travel_as(all[i].index_codec, all[i].value_codec);
+        use_codecs(all[i].index_codec, all[i].value_codec);
         run_fault(i % 2 ? DIRECT : REPLAYED);
     }
-    travel_as(TAMIS_INDEX_AUTO, TAMIS_VALUE_AUTO);
+    use_codecs(TAMIS_INDEX_AUTO, TAMIS_VALUE_AUTO);
 }
 
 static void step_on_fault_in_graph(exchange_endpoint *s) {
@@ -370,7 +374,7 @@ static void step_on_late(exchange_endpoint *s) {
         return;
     exchange_step(s, 0);
     if (is_victim(s)) {
-        uint32_t rank = now->leg == LEG_PACKETS ? SENDER : s->self->id;
+        uint32_t rank = now->phase == PHASE_PACKETS ? SENDER : s->self->id;
         exchange_check_kept(s, now->refused, rank, now->words);
     }
     exchange_follow(s, !is_victim(s));
@@ -381,7 +385,7 @@ static void step_on_late(exchange_endpoint *s) {
             continue;
         }
         s->number--;
-        exchange_check_kept(s, now->refused, now->leg == LEG_PACKETS ? SENDER : s->self->id,
+        exchange_check_kept(s, now->refused, now->phase == PHASE_PACKETS ? SENDER : s->self->id,
                             now->words);
         s->number++;
     }
@@ -389,19 +393,19 @@ static void step_on_late(exchange_endpoint *s) {
 
 static void test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later(void **state) {
     static const fault late[] = {
-        {"a packet is lost, pairs", PAIRS, lose, LEG_PACKETS, ONE, TAM_REFUSED_MISSING,
+        {"a packet is lost, pairs", PAIRS, lose, PHASE_PACKETS, ONE, TAM_REFUSED_MISSING,
          "did not arrive", 0},
-        {"an index, pairs", PAIRS, flip_index, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum",
+        {"an index, pairs", PAIRS, flip_index, PHASE_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum",
          0},
-        {"a value, pairs", PAIRS, flip_value, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum",
+        {"a value, pairs", PAIRS, flip_value, PHASE_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum",
          0},
-        {"neighbours, pairs", PAIRS, exchange_neighbours, LEG_PACKETS, ONE, TAM_REFUSED_ORDER,
+        {"neighbours, pairs", PAIRS, exchange_neighbours, PHASE_PACKETS, ONE, TAM_REFUSED_ORDER,
          "are not ascending", 0},
-        {"sums given up on one rank", "tamis", NULL, LEG_SUMS, ONE, TAM_REFUSED_ABSENT,
+        {"sums given up on one rank", "tamis", NULL, PHASE_SUMS, ONE, TAM_REFUSED_ABSENT,
          WORDS_ABSENT, 0},
-        {"a sum", "topk", flip_sum, LEG_SUMS, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT, 50001},
+        {"a sum", "topk", flip_sum, PHASE_SUMS, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT, 50001},
     };
-    static const fault sum = {"a sum, rounded",   "topk",       flip_sum, LEG_SUMS, ONE,
+    static const fault sum = {"a sum, rounded",   "topk",       flip_sum, PHASE_SUMS, ONE,
                               TAM_REFUSED_ABSENT, WORDS_ABSENT, 9000};
     (void)state;
     for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) {
@@ -409,11 +413,11 @@ static void test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later(voi
         exchange_trial t = trial_of(now, i % 2 ? DIRECT : REPLAYED);
         exchange_run(&t, step_on_late);
     }
-    travel_as(TAMIS_INDEX_AUTO, TAMIS_VALUE_BFLOAT16);
+    use_codecs(TAMIS_INDEX_AUTO, TAMIS_VALUE_BFLOAT16);
     now = &sum;
     exchange_trial t = trial_of(now, REPLAYED);
     exchange_run(&t, step_on_late);
-    travel_as(TAMIS_INDEX_AUTO, TAMIS_VALUE_AUTO);
+    use_codecs(TAMIS_INDEX_AUTO, TAMIS_VALUE_AUTO);
 }
 
 static void check_result_refused(exchange_endpoint *s) {
@@ -443,7 +447,7 @@ static void step_on_other_result(exchange_endpoint *s) {
 }
 
 static void test_results_that_differ_are_refused_in_the_next_step(void **state) {
-    static const fault other = {"a result",         "tamis",  NULL, LEGS, ONE,
+    static const fault other = {"a result",         "tamis",  NULL, PHASES, ONE,
                                 TAM_REFUSED_RESULT, "result", 0};
     (void)state;
     for (uint32_t step = DIRECT; step <= REPLAYED; step += REPLAYED) {

@@ -128,21 +128,22 @@ static void flip_deferred(exchange_endpoint *at) {
 typedef struct fault {
     const char *what;
     void (*damage)(exchange_endpoint *at);
-    exchange_leg leg;
+    exchange_phase phase;
     uint32_t victims, refused;
     const char *words;
 } fault;
 
 static const fault faults[] = {
-    {"a row past the end", point_past_the_rows, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER, "past"},
-    {"neighbours", exchange_neighbours, LEG_PACKETS, ONE, TAM_REFUSED_ORDER, "not ascending"},
-    {"a row twice", repeat_row, LEG_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER, "not ascending"},
-    {"one row too many", raise_count, LEG_PACKETS, ONE, TAM_REFUSED_COUNT, "exceeds the size"},
-    {"a row", flip_row, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum"},
-    {"a count", flip_deferred, LEG_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum"},
-    {"packets given up", NULL, LEG_PACKETS, ALL, TAM_REFUSED_MISSING, "did not arrive"},
-    {"values given up", NULL, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, "sums are missing"},
-    {"sums given up", NULL, LEG_SUMS, ALL, TAM_REFUSED_ABSENT, "sums are missing"},
+    {"a row past the end", point_past_the_rows, PHASE_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER,
+     "past"},
+    {"neighbours", exchange_neighbours, PHASE_PACKETS, ONE, TAM_REFUSED_ORDER, "not ascending"},
+    {"a row twice", repeat_row, PHASE_PACKETS, NOT_SENDER, TAM_REFUSED_ORDER, "not ascending"},
+    {"one row too many", raise_count, PHASE_PACKETS, ONE, TAM_REFUSED_COUNT, "exceeds the size"},
+    {"a row", flip_row, PHASE_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum"},
+    {"a count", flip_deferred, PHASE_PACKETS, ONE, TAM_REFUSED_CHECKSUM, "checksum"},
+    {"packets given up", NULL, PHASE_PACKETS, ALL, TAM_REFUSED_MISSING, "did not arrive"},
+    {"values given up", NULL, PHASE_VALUES, ONE, TAM_REFUSED_ABSENT, "sums are missing"},
+    {"sums given up", NULL, PHASE_SUMS, ALL, TAM_REFUSED_ABSENT, "sums are missing"},
 };
 
 static const fault *now; /* set by the main thread between runs */
@@ -179,7 +180,7 @@ static void test_rows_that_are_not_as_they_must_be_are_refused_by_all(void **sta
         now = &faults[i];
         t.touch = touch_many;
         t.damage = now->damage;
-        t.leg = now->leg;
+        t.phase = now->phase;
         t.victims = now->victims;
         t.fault_step = FAULT;
         test_context("%s", now->what);

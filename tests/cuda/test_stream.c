@@ -2,7 +2,7 @@
  *
  * Host path on a fake runtime (with the kernels on the CPU below it): steps that the device runs by
  * itself. The host may run ahead, allocates nothing, waits for nothing; steps can be captured by
- * the caller; a state moves between devices; all ranks decide alike on NaN.
+ * the caller; a state moves between devices; all ranks decide the same on NaN.
  *
  * test: tsan
  */
@@ -275,7 +275,7 @@ static void step_with_nan_dense(test_rank *self) {
     endpoint_close(&s);
 }
 
-static void test_all_ranks_decide_alike_on_nan(void **state) {
+static void test_all_ranks_decide_the_same_way_on_nan(void **state) {
     static tamis_nonfinite policies[] = {TAMIS_NONFINITE_ERROR, TAMIS_NONFINITE_SKIP,
                                          TAMIS_NONFINITE_DROP};
     (void)state;
@@ -337,7 +337,7 @@ int main(void) {
         cmocka_unit_test(test_a_captured_step_can_only_be_joined),
         cmocka_unit_test(test_a_state_moves_between_devices),
         cmocka_unit_test(test_a_density_that_a_graph_cannot_keep_is_refused),
-        cmocka_unit_test(test_all_ranks_decide_alike_on_nan),
+        cmocka_unit_test(test_all_ranks_decide_the_same_way_on_nan),
         cmocka_unit_test(test_the_outcome_of_a_joined_step_can_be_asked_for),
     };
     scratch_path("", path); /* before there are threads */

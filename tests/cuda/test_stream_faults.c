@@ -174,7 +174,7 @@ static void fail_to_launch(test_rank *self) {
 }
 
 static void test_a_failing_launch_is_named_and_the_state_saved(void **state) {
-    /* Of both ranks together: each launches two kernels beside its graph. */
+    /* Launches of both ranks together: each launches two kernels beside its graph. */
     static launch launches[] = {
         {"kernel", 1}, {"kernel", 3}, {"kernel", 4}, {"cudaGraphLaunch", 1}};
     (void)state;

@@ -20,7 +20,7 @@ static void compare(trial what, const trial_backend *backend) {
     assert_true(trial_run(&what, &cpu));
     what.backend = backend;
     assert_true(trial_run(&what, &cuda));
-    check_alike(&cuda);
+    check_ranks_identical(&cuda);
     check_same(&cpu, &cuda);
     assert_int_equal(cuda.result_memory,
                      backend == &backend_stream ? TAMIS_DEVICE_CUDA : TAMIS_DEVICE_CPU);
@@ -75,7 +75,7 @@ static void test_a_scale_that_follows_norms_has_the_bits_of_the_cpu(void **state
     tamis_update update = TAMIS_UPDATE_INIT;
     (void)state;
     update.beta1 = 0.9;
-    update.match = 2.0;
+    update.norm_matching = 2.0;
     compare_shapes(&update);
     update.scale = 1.5; /* at most */
     compare_shapes(&update);
@@ -85,7 +85,7 @@ static void test_a_scale_that_follows_norms_has_the_bits_of_the_cpu(void **state
 static void test_many_values_are_added_in_the_order_of_the_cpu(void **state) {
     tamis_update update = TAMIS_UPDATE_INIT;
     (void)state;
-    update.match = 2.0;
+    update.norm_matching = 2.0;
     trial what = usual(&update);
     what.n = 9000;
     what.density = 0.8;

@@ -20,14 +20,14 @@ enum { N = 2600, STEPS = 5 };
 static const trial_backend *const places[] = {&backend_host_driven, &backend_stream};
 
 static void check_always(const trial_record *record) {
-    check_alike(record);
+    check_ranks_identical(record);
     check_union(record);
     check_stats(record);
     if (record->trial.op == TAMIS_OP_SUM && !record->trial.real)
         check_conservation(record);
 }
 
-/* The same trial on the CPU and in one place. */
+/* Compare a trial on the CPU and in one place. */
 static void compare(trial what, const trial_backend *place) {
     trial_record cpu, cuda;
     bool exists = trial_run(&what, &cpu);

@@ -8,7 +8,7 @@
 
 A cubin is an ELF file with a section .text.NAME for each kernel. From sm_70 on an instruction has
 16 bytes: the operation in bits 0 to 11, its result's register in 16 to 23, those that it reads in 24
-to 31, 32 to 39 and 64 to 71. Of a memory access the width is in bits 73 to 75; of a load bits 78 to 80
+to 31, 32 to 39 and 64 to 71. Bits 73 to 75 have the width of a memory access; bits 78 to 80 of a load
 say how far it must be coherent (5, STRONG: the whole system, a volatile one; 2: not at all, for the
 memory is constant). That is not documented, so widths.cu, where it is known what must come out, is compiled
 and counted first.

@@ -89,7 +89,7 @@ def joules_by_phase(series):
 
 
 def check_pages(folder):
-    """Of the log as it grows, line after line: what is measured is shown, and no counter falls."""
+    """The log as it grows, line after line: what is measured is shown, and no counter falls."""
     lines = (folder / "known.jsonl").read_text().splitlines()
     before, measured, pages = {}, 0, 0
     for end in range(1, len(lines) + 1):

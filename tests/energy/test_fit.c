@@ -128,7 +128,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Of few seeds from their standard deviation. */
+/* The 95th percentile, for few seeds from their standard deviation. */
 static double percentile95(double *errors) {
     double squares = 0.0;
     for (uint32_t i = 0; i < SEEDS; i++)
@@ -230,10 +230,10 @@ static void iterations_that_divide_the_tick_are_one_group(void **state) {
         1u << TAMIS_ENERGY_COMPUTE | 1u << TAMIS_PHASE_EXCHANGE | 1u << TAMIS_PHASE_WAIT;
     for (uint64_t seed = 0; seed < 12; seed++) {
         generator_config config = generator_six(seed);
-        memset(config.lanes, 0, sizeof config.lanes);
-        config.lanes[0][0] = (generator_phase){TAMIS_ENERGY_COMPUTE, 25, 450, 0, 0};
-        config.lanes[0][1] = (generator_phase){TAMIS_PHASE_EXCHANGE, 17, 250, 0, 0};
-        config.lanes[0][2] = (generator_phase){TAMIS_PHASE_WAIT, 8, 150, 0, 0};
+        memset(config.tracks, 0, sizeof config.tracks);
+        config.tracks[0][0] = (generator_phase){TAMIS_ENERGY_COMPUTE, 25, 450, 0, 0};
+        config.tracks[0][1] = (generator_phase){TAMIS_PHASE_EXCHANGE, 17, 250, 0, 0};
+        config.tracks[0][2] = (generator_phase){TAMIS_PHASE_WAIT, 8, 150, 0, 0};
         config.seconds = 60.0;
         config.lag_s = seed % 2 ? 0.030 : 0.0;
         config.jitter_s = seed % 3 ? 1e-3 : 0.0;
@@ -257,7 +257,7 @@ static void phases_that_always_go_together_are_one_group_and_others_are_not(void
     const uint32_t pair = 1u << TAMIS_ENERGY_FORWARD | 1u << TAMIS_ENERGY_USER;
     for (uint64_t seed = 0; seed < 8; seed++) {
         generator_config config = generator_six(seed);
-        config.lanes[0][0].twin = TAMIS_ENERGY_USER;
+        config.tracks[0][0].twin = TAMIS_ENERGY_USER;
         run r = run_open(&config);
         run_until(&r, 121.0);
         generator_look(r.g, &r.truth);
@@ -279,11 +279,11 @@ static void an_exchange_under_compute_has_its_own_watts(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 8; seed++) {
         generator_config config = generator_six(seed);
-        memset(config.lanes, 0, sizeof config.lanes);
-        config.lanes[0][0] = (generator_phase){TAMIS_ENERGY_COMPUTE, 70, 400, 0.15, 0};
-        config.lanes[0][1] = (generator_phase){TAMIS_PHASE_APPLY, 16, 250, 0.3, 0};
-        config.lanes[1][0] = (generator_phase){TAMIS_PHASE_EXCHANGE, 30, 120, 0.4, 0};
-        config.lanes[1][1] = (generator_phase){TAMIS_ENERGY_IDLE, 47, 0, 0.3, 0};
+        memset(config.tracks, 0, sizeof config.tracks);
+        config.tracks[0][0] = (generator_phase){TAMIS_ENERGY_COMPUTE, 70, 400, 0.15, 0};
+        config.tracks[0][1] = (generator_phase){TAMIS_PHASE_APPLY, 16, 250, 0.3, 0};
+        config.tracks[1][0] = (generator_phase){TAMIS_PHASE_EXCHANGE, 30, 120, 0.4, 0};
+        config.tracks[1][1] = (generator_phase){TAMIS_ENERGY_IDLE, 47, 0, 0.3, 0};
         run r = run_all(&config);
         assert_true(error_of(&r, TAMIS_ENERGY_COMPUTE) < 0.03);
         assert_true(error_of(&r, TAMIS_PHASE_APPLY) < 0.15);
@@ -320,7 +320,7 @@ static void watts_that_change_are_learnt_anew(void **state) {
 static void time_in_no_phase_is_idle_and_has_watts(void **state) {
     (void)state;
     generator_config config = generator_six(5);
-    config.lanes[0][4].phase = TAMIS_ENERGY_IDLE; /* in place of wait */
+    config.tracks[0][4].phase = TAMIS_ENERGY_IDLE; /* in place of wait */
     run r = run_all(&config);
     assert_true(error_of(&r, TAMIS_ENERGY_IDLE) < 0.10);
     assert_int_equal(r.shares[TAMIS_ENERGY_IDLE].method, TAMIS_ENERGY_REGRESSED);

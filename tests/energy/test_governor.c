@@ -85,15 +85,15 @@ static uint64_t run_policy(const char *policy, uint64_t windows) {
     return hash;
 }
 
-static void every_policy_decides_alike_on_all_ranks_and_within_its_bounds(void **state) {
+static void every_policy_decides_the_same_way_on_all_ranks_and_within_its_bounds(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof all_policies / sizeof all_policies[0]; i++)
         run_policy(all_policies[i],
                    strcmp(all_policies[i], "budget") == 0 ? WINDOWS : WINDOWS / 10);
 }
 
-/* Of this program built by other compilers, with other flags, on other processors. A policy that is
- * changed on purpose has other bits: put in those that the message shows. */
+/* The bits hold for this program built by other compilers, with other flags, on other processors. A
+ * policy that is changed on purpose has other bits: put in those that the message shows. */
 static void decisions_have_the_same_bits_in_every_build(void **state) {
     (void)state;
     static const struct {
@@ -267,7 +267,7 @@ static void without_a_range_density_and_cap_are_left_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_policy_decides_alike_on_all_ranks_and_within_its_bounds),
+        cmocka_unit_test(every_policy_decides_the_same_way_on_all_ranks_and_within_its_bounds),
         cmocka_unit_test(decisions_have_the_same_bits_in_every_build),
         cmocka_unit_test(a_window_that_cannot_be_has_no_effect),
         cmocka_unit_test(a_decision_names_a_step_that_is_yet_to_come),

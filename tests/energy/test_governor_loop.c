@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The governor in closed loop with the plant of bench/replay: 64 ranks, windows of 5 s.
+ * The governor in closed loop with the simulator of bench/replay: 64 ranks, windows of 5 s.
  *
  * test: slow long
  */
@@ -20,9 +20,9 @@
 enum { HELD = 6, BUDGETS = 20, SEEDS = 30, RAMP_SEEDS = 30 };
 
 typedef struct loop {
-    plant plant;
+    simulator simulator;
     tamis_governor *governor;
-    plant_knobs before, now;
+    simulator_knobs before, now;
     uint64_t from_step, step;
     double watts, seconds; /* of the last window, true */
     tamis_governor_decision decision;
@@ -45,10 +45,10 @@ static double uniform(uint64_t seed) {
     return (double)(data_mix(seed) >> 11) / 9007199254740992.0;
 }
 
-static double free_watts(const plant_config *c) {
-    plant_knobs nothing = {0.01, 0.0, 0.0};
+static double free_watts(const simulator_config *c) {
+    simulator_knobs nothing = {0.01, 0.0, 0.0};
     double step_s, watts;
-    plant_rest(c, &nothing, &step_s, &watts);
+    simulator_steady_state(c, &nothing, &step_s, &watts);
     return watts;
 }
 
@@ -65,23 +65,23 @@ static tamis_governor_config config_of(const knob_case *k, double budget_w) {
 }
 
 static void open_loop(loop *l, const tamis_governor_config *config, uint64_t seed) {
-    *l = (loop){.plant = {.config = plant_defaults()}};
-    l->plant.config.seed = seed;
-    l->before = l->now = (plant_knobs){config->density_max, 0.0, 0.0};
+    *l = (loop){.simulator = {.config = simulator_defaults()}};
+    l->simulator.config.seed = seed;
+    l->before = l->now = (simulator_knobs){config->density_max, 0.0, 0.0};
     assert_int_equal(tamis_governor_create(config, &l->governor), TAMIS_OK);
 }
 
 /* About 5 s of steps, added to what went before, then a decision. */
-static void run_window_after(loop *l, bool known, plant_run truth) {
+static void run_window_after(loop *l, bool known, simulator_run truth) {
     tamis_governor_window w = TAMIS_GOVERNOR_WINDOW_INIT;
     tamis_governor_decision d = TAMIS_GOVERNOR_DECISION_INIT;
     double step_s, watts;
-    plant_rest(&l->plant.config, &l->now, &step_s, &watts);
+    simulator_steady_state(&l->simulator.config, &l->now, &step_s, &watts);
     w.steps = (uint64_t)(5.0 / step_s) + 1;
     uint64_t old = l->from_step > l->step ? l->from_step - l->step : 0;
-    plant_steps(&l->plant, &l->before, old, &truth);
-    plant_steps(&l->plant, &l->now, w.steps - old, &truth);
-    plant_run told = plant_tell(&l->plant, &truth);
+    simulator_steps(&l->simulator, &l->before, old, &truth);
+    simulator_steps(&l->simulator, &l->now, w.steps - old, &truth);
+    simulator_run told = simulator_read(&l->simulator, &truth);
     w.step = l->step += w.steps;
     w.seconds = told.seconds;
     w.uj = (int64_t)(told.joules * 1e6);
@@ -89,7 +89,7 @@ static void run_window_after(loop *l, bool known, plant_run truth) {
     assert_int_equal(tamis_governor_decide(l->governor, &w, &d), TAMIS_OK);
     if (d.changed) {
         l->before = l->now;
-        l->now = (plant_knobs){d.density, d.pace_s, d.cap_w};
+        l->now = (simulator_knobs){d.density, d.pace_s, d.cap_w};
         l->from_step = d.step;
     }
     l->watts = truth.joules / truth.seconds;
@@ -98,7 +98,7 @@ static void run_window_after(loop *l, bool known, plant_run truth) {
 }
 
 static void run_window(loop *l, bool known) {
-    run_window_after(l, known, (plant_run){0.0, 0.0});
+    run_window_after(l, known, (simulator_run){0.0, 0.0});
 }
 
 /* A new budget every few windows; the first one meets a governor that knows nothing. Window 0 is
@@ -111,7 +111,7 @@ static double worst_miss(const knob_case *k, uint64_t seed, int settle) {
     run_window(&l, true);
     for (uint64_t b = 0; b < BUDGETS; b++) {
         double share = k->low + (k->high - k->low) * uniform(seed * 1000 + b);
-        double budget = share * free_watts(&l.plant.config);
+        double budget = share * free_watts(&l.simulator.config);
         assert_int_equal(tamis_governor_set_budget(l.governor, budget, 0.0, 0), TAMIS_OK);
         for (int w = 0; w <= HELD; w++) {
             run_window(&l, true);
@@ -156,7 +156,7 @@ static double steepest(const knob_case *k, uint64_t seed, double ramp_w_per_s, d
         double watts = l.watts, seconds = l.seconds;
         if (w % 40 == 0) {
             double share = k->low + (k->high - k->low) * uniform(seed * 1000 + w);
-            budget = share * free_watts(&l.plant.config);
+            budget = share * free_watts(&l.simulator.config);
             assert_int_equal(tamis_governor_set_budget(l.governor, budget, 0.0, 0), TAMIS_OK);
         }
         run_window(&l, true);
@@ -199,7 +199,7 @@ static void a_budget_out_of_reach_winds_nothing_up(void **state) {
         run_window(&l, true);
         assert_int_equal(l.decision.reason, TAMIS_GOVERNOR_FREE);
         assert_true(l.decision.pace_s == 0.0 && l.decision.cap_w == 0.0);
-        double budget = 0.8 * free_watts(&l.plant.config);
+        double budget = 0.8 * free_watts(&l.simulator.config);
         assert_int_equal(tamis_governor_set_budget(l.governor, budget, 0.0, 0), TAMIS_OK);
         for (int w = 0; w <= 3; w++)
             run_window(&l, true);
@@ -220,7 +220,7 @@ static void another_workload_is_learnt_anew(void **state) {
         open_loop(&l, &c, 9);
         for (int w = 0; w < 10; w++)
             run_window(&l, true);
-        l.plant.config.compute_s *= factors[f];
+        l.simulator.config.compute_s *= factors[f];
         for (int w = 0; w < 8; w++)
             run_window(&l, true);
         assert_true(fabs(l.watts / c.budget_w - 1.0) <= 0.02);
@@ -258,7 +258,8 @@ static void a_window_that_is_held_up_changes_nothing(void **state) {
         open_loop(&l, &c, 5);
         for (int w = 0; w < 40; w++) {
             bool held_up = w % 10 == 9;
-            run_window_after(&l, true, (plant_run){held_up * held_s, held_up * held_s * 12000.0});
+            run_window_after(&l, true,
+                             (simulator_run){held_up * held_s, held_up * held_s * 12000.0});
             if (w >= 3 && !held_up)
                 assert_true(fabs(l.watts / c.budget_w - 1.0) <= 0.02);
         }
@@ -270,10 +271,10 @@ static void a_window_that_is_held_up_changes_nothing(void **state) {
 
 /* 46.8 h of work in the 48 h that begin at midnight; the forecast knows a day more. */
 static job_plan carbon_plan(const tamis_carbon *carbon, double begin_s, const char *policy) {
-    job_plan plan = {.plant = plant_defaults(), .governor = TAMIS_GOVERNOR_CONFIG_INIT};
-    plant_knobs nothing = {0.01, 0.0, 0.0};
+    job_plan plan = {.simulator = simulator_defaults(), .governor = TAMIS_GOVERNOR_CONFIG_INIT};
+    simulator_knobs nothing = {0.01, 0.0, 0.0};
     double step_s, watts;
-    plant_rest(&plan.plant, &nothing, &step_s, &watts);
+    simulator_steady_state(&plan.simulator, &nothing, &step_s, &watts);
     plan.carbon = carbon;
     plan.unix_begin_s = begin_s;
     plan.horizon_s = 86400.0;
@@ -284,7 +285,7 @@ static job_plan carbon_plan(const tamis_carbon *carbon, double begin_s, const ch
     plan.governor.slowdown_most = 0.06;
     plan.governor.cap_min_w = 200.0;
     plan.governor.cap_max_w = 400.0;
-    plan.governor.devices = plan.plant.ranks;
+    plan.governor.devices = plan.simulator.ranks;
     return plan;
 }
 
@@ -295,7 +296,7 @@ static tamis_carbon *two_days(double *begin_s) {
     FILE *file = fdopen(mkstemp(path), "w");
     assert_non_null(file);
     *begin_s = 1718064000.0; /* a midnight */
-    plant_trace(file, *begin_s, 72.0);
+    simulator_trace(file, *begin_s, 72.0);
     assert_int_equal(fclose(file), 0);
     assert_int_equal(tamis_carbon_open(path, NAN, &carbon), TAMIS_OK);
     assert_int_equal(unlink(path), 0);
@@ -366,7 +367,7 @@ static void a_slowdown_is_kept_however_much_the_work_needs_the_clock(void **stat
         char name[32];
         job_plan plan = carbon_plan(carbon, begin_s, "carbon-proportional");
         plan.governor.allow_cap = 1;
-        plan.plant.bound = bounds[b];
+        plan.simulator.bound = bounds[b];
         snprintf(name, sizeof name, "b %.1f", bounds[b]);
         saving s = compare(name, &plan);
         assert_true(s.seconds <= 0.025);

@@ -164,7 +164,7 @@ static void a_gpu_lost_on_the_way_keeps_its_joules(void **state) {
 
 /* -- a driver that hangs ---------------------------------------------------------------------- */
 
-/* Of calls that wait for nobody, on a busy machine; the hangs are longer. */
+/* The longest that calls take that wait for nobody, on a busy machine; the hangs are longer. */
 static uint32_t most_ms(void) {
     return 2000 * test_load();
 }

@@ -214,7 +214,7 @@ static void weigh(world *w) {
     for (uint32_t i = 0; i < m->nalive; i++) {
         const actor *r = alive(w, i);
         uint32_t nranks = net_nranks(w->nets[r->generation]);
-        bool saved = w->set->aligns && m->nalive == RANKS && r->control;
+        bool saved = w->set->resyncs && m->nalive == RANKS && r->control;
         m->fine = m->fine && r->fine;
         m->hopeless = m->hopeless || (!r->reducer && !saved);
         m->least = r->step < m->least ? r->step : m->least;

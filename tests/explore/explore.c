@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Explores the protocol of steps (start, exchange, commit, poison, shrink, move, align): the real
- * library, 3 ranks, a network and a clock of its own, each fault at each point, and other orders of
- * what happens. In each execution all must hold that tests/explore/program.h says.
+ * Explores the protocol of steps (start, exchange, commit, poison, shrink, migrate, resync): the
+ * real library, 3 ranks, a network and a clock of its own, each fault at each point, and other
+ * orders of what happens. In each execution all must hold that tests/explore/program.h says.
  *
  *     explore [--quick] [--jobs N] [--setting NAME] [--deeper N]      samples N times as dense
  *     explore --setting NAME --choices AT:OPTION,...      one execution, with all that happens
@@ -21,7 +21,12 @@ static const setting settings[] = {
     {.name = "eager", .scheme = "tamis", .exact = true, .eager = true, .opens = 1},
     {.name = "topk", .scheme = "topk", .exact = true, .eager = true, .brief = true, .opens = 1},
     {.name = "buckets", .scheme = "tamis", .exact = true, .bucket_length = 50, .opens = 1},
-    {.name = "align", .scheme = "tamis", .exact = true, .eager = true, .aligns = true, .opens = 1},
+    {.name = "resync",
+     .scheme = "tamis",
+     .exact = true,
+     .eager = true,
+     .resyncs = true,
+     .opens = 1},
     {.name = "created", .scheme = "tamis", .exact = true, .eager = true, .opens = 0},
     {.name = "adam", .scheme = "tamis", .eager = true, .update = &adam, .brief = true, .opens = 1},
 };

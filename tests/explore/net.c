@@ -76,7 +76,7 @@ static uint64_t lateness_ms(fault what) {
 
 static void send_off(end *e, const tamis_message *m, fault what) {
     net *n = e->net;
-    line *l = &n->lines[e->nth][m->peer][m->lane];
+    line *l = &n->lines[e->nth][m->peer][m->channel];
     letter one = {.ticket = m->ticket,
                   .bytes = m->bytes,
                   .memory = m->memory,
@@ -102,15 +102,15 @@ static tamis_status post(void *context, const tamis_message *m) {
     if (self->leaving)
         return TAMIS_E_ABORTED;
     if (!m->sends) {
-        line *l = &e->net->lines[m->peer][e->nth][m->lane];
+        line *l = &e->net->lines[m->peer][e->nth][m->channel];
         append(l->receives, &l->nreceives, (letter){m->ticket, m->bytes, m->memory, false, 0});
         return TAMIS_OK;
     }
     fault what = (fault)world_decide(self->world, FAULTS, 0);
     if (what != AS_USUAL && what <= FAULTS_OF_RANKS && !world_suffer(self, what))
         return TAMIS_E_ABORTED;
-    world_trace(self->world, "rank %u sends %zu bytes to %u, lane %u, network %u%s%s", self->id,
-                m->bytes, net_rank(e->net, m->peer), m->lane, e->net->generation,
+    world_trace(self->world, "rank %u sends %zu bytes to %u, channel %u, network %u%s%s", self->id,
+                m->bytes, net_rank(e->net, m->peer), m->channel, e->net->generation,
                 what > FAULTS_OF_RANKS ? ": " : "", what > FAULTS_OF_RANKS ? fault_name(what) : "");
     if (what == REFUSED)
         return TAMIS_E_TRANSPORT;
@@ -150,9 +150,9 @@ static void withdraw(letter *letters, uint32_t *count, uint32_t ticket) {
 static void cancel(void *context, uint32_t ticket) {
     end *e = context;
     for (uint32_t peer = 0; peer < e->net->nranks; peer++)
-        for (uint32_t lane = 0; lane < LANES; lane++) {
-            line *out = &e->net->lines[e->nth][peer][lane];
-            line *in = &e->net->lines[peer][e->nth][lane];
+        for (uint32_t channel = 0; channel < LANES; channel++) {
+            line *out = &e->net->lines[e->nth][peer][channel];
+            line *in = &e->net->lines[peer][e->nth][channel];
             withdraw(out->sends, &out->nsends, ticket);
             withdraw(in->receives, &in->nreceives, ticket);
         }
@@ -182,8 +182,8 @@ static line *find(net *n, uint32_t id, uint32_t nth, uint32_t *count) {
     const end *e = end_of(n, id);
     *count = 0;
     for (uint32_t from = 0; e && from < n->nranks; from++)
-        for (uint32_t lane = 0; lane < LANES; lane++) {
-            line *l = &n->lines[from][e->nth][lane];
+        for (uint32_t channel = 0; channel < LANES; channel++) {
+            line *l = &n->lines[from][e->nth][channel];
             if (has_one(n, l) && (*count)++ == nth)
                 return l;
         }
@@ -228,8 +228,8 @@ static void carry(end *from, end *to, line *l) {
 void net_bring(net *n, uint32_t id) {
     end *to = end_of(n, id);
     for (uint32_t from = 0; to && from < n->nranks; from++)
-        for (uint32_t lane = 0; lane < LANES; lane++) {
-            line *l = &n->lines[from][to->nth][lane];
+        for (uint32_t channel = 0; channel < LANES; channel++) {
+            line *l = &n->lines[from][to->nth][channel];
             while (has_one(n, l))
                 carry(&n->ends[from], to, l);
         }

@@ -15,7 +15,7 @@ typedef struct net net;
 net *net_create(world *w, uint32_t generation, const uint32_t *list, uint32_t nranks);
 void net_destroy(net *n);
 
-/** Of one of its ranks. @return false: it is not in the list */
+/** Callbacks of one of its ranks. @return false: it is not in the list */
 bool net_callbacks(net *n, uint32_t id, tamis_callbacks *out);
 
 uint32_t net_nranks(const net *n);

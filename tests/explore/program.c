@@ -113,12 +113,12 @@ static tamis_status shrink(actor *self, tamis_comm **smaller) {
 static tamis_status go_on(actor *self) {
     const rendezvous *m = &self->outcome;
     tamis_comm **smaller = &self->comms[m->generation];
-    tamis_moved report = TAMIS_MOVED_INIT;
-    tamis_reducer *moved = NULL;
+    tamis_migration report = TAMIS_MIGRATION_INIT;
+    tamis_reducer *migrated = NULL;
     tamis_status status = shrink(self, smaller);
     if (status != TAMIS_OK)
         return status;
-    status = CALL(self, tamis_reducer_move(self->reducer, *smaller, &report, &moved));
+    status = CALL(self, tamis_reducer_migrate(self->reducer, *smaller, &report, &migrated));
     if (status != TAMIS_OK) {
         check_back(self);
         return status;
@@ -127,7 +127,7 @@ static tamis_status go_on(actor *self) {
         world_fail(self, "%u of %u ranks are gone, not %u", m->before - m->nalive, m->before,
                    report.gone);
     tamis_reducer_destroy(self->reducer);
-    self->reducer = moved;
+    self->reducer = migrated;
     self->generation = m->generation;
     check_returned(self, report.step);
     return TAMIS_OK;
@@ -162,7 +162,7 @@ static tamis_status start_again(actor *self) {
     status = CALL(self, tamis_reducer_load_memory(self->reducer, self->control, self->control_bytes,
                                                   self->saved));
     if (status == TAMIS_OK)
-        status = CALL(self, tamis_reducer_align(self->reducer, &step));
+        status = CALL(self, tamis_reducer_resync(self->reducer, &step));
     if (status == TAMIS_OK) {
         check_returned(self, step);
         return TAMIS_OK;
@@ -173,7 +173,7 @@ static tamis_status start_again(actor *self) {
 }
 
 static tamis_status recover(actor *self) {
-    bool again = self->world->set->aligns && self->outcome.nalive == RANKS;
+    bool again = self->world->set->resyncs && self->outcome.nalive == RANKS;
     tamis_status status = again ? start_again(self) : go_on(self);
     if (status != TAMIS_OK)
         return status;

@@ -68,9 +68,9 @@ typedef struct decision {
 /** What the ranks run. */
 typedef struct setting {
     const char *name, *scheme;
-    bool eager;  /* messages leave before the receiver has asked for them, and are complete then */
-    bool aligns; /* after a failure without a death all start again from saved states */
-    bool exact;  /* results and residuals follow from the gradients */
+    bool eager;   /* messages leave before the receiver has asked for them, and are complete then */
+    bool resyncs; /* after a failure without a death all start again from saved states */
+    bool exact;   /* results and residuals follow from the gradients */
     uint64_t bucket_length;
     const tamis_update *update;
     bool brief;     /* no combinations that only take longer */
@@ -174,7 +174,7 @@ void world_fail(actor *self, const char *format, ...) __attribute__((format(prin
 
 void world_trace(const world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/** Of a fault that a rank suffers. @return false: it must fail with its call */
+/** Note a fault that a rank suffers. @return false: it must fail with its call */
 bool world_suffer(actor *self, fault what);
 
 /** The next decision. @return its option */

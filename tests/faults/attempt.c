@@ -269,7 +269,7 @@ void attempt_recover(attempt *a, tamis_comm *comm) {
     if (status == TAMIS_OK)
         status = load_memory(a);
     if (status == TAMIS_OK)
-        status = TIMED(a, tamis_reducer_align(a->reducer, &from));
+        status = TIMED(a, tamis_reducer_resync(a->reducer, &from));
     if (status != TAMIS_OK) {
         complain(a, tamis_last_error());
         return;

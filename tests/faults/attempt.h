@@ -93,14 +93,14 @@ void attempt_run(attempt *a, tamis_comm *comm);
 /** The newest step of which there is a state; -1: none. */
 int attempt_newest(const attempt *a);
 
-/** The same from the state of step `from` on, in another process. */
+/** Go on from the state of step `from` on, in another process. */
 void attempt_resume(attempt *a, tamis_comm *comm, uint32_t from);
 
 /** After a failure, or not: what the residual must hold; save, load, compare.
  * @param  path  of a file to save to; NULL: in memory */
 void attempt_save(attempt *a, const char *path);
 
-/** Over a new communicator, by all ranks: a new reducer loads what was saved, all align and go on.
+/** Over a new communicator, by all ranks: a new reducer loads what was saved, all resync and go on.
  * Leaves params at `step`, and the residual in `left`. The old reducer is destroyed first. */
 void attempt_recover(attempt *a, tamis_comm *comm);
 

@@ -36,8 +36,8 @@ const fault_config *fault_config_find(const char *name) {
     return NULL;
 }
 
-/* Of whole numbers nothing may be missing. What is rounded on the wire leaves fractions in the
- * residual, whose sums are not exact: of some 10^5 a part of 2^-24, a few times. */
+/* With whole numbers nothing may be missing. What is rounded on the wire leaves fractions in the
+ * residual, whose sums are not exact: a part of 2^-24 of some 10^5, a few times. */
 bool attempt_adds_up(const fault_config *config, double residuals, double params, double given) {
     bool whole = config->value_codec == TAMIS_VALUE_AUTO;
     return fabs(residuals + params - given) <= (whole ? 0.0 : 0.5);

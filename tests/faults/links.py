@@ -15,8 +15,8 @@ program of cable.c. Exit 77 where hosts are not permitted.
 What may come of it is what sweep.py says: by the deadline and one second each rank returns, with a
 right result or with a sentence that names a rank; its state can be saved and loaded. After a blink
 all go on over a new communicator, with nothing missing; after a cable that stays down a second job
-goes on from the newest step that all have saved, with the bits of a run without a fault. Of the one
-second that time does not count in which a rank could run but had no core (attempt_starved_s).
+goes on from the newest step that all have saved, with the bits of a run without a fault. The one
+second does not include time in which a rank could run but had no core (attempt_starved_s).
 """
 import argparse
 import collections
@@ -45,7 +45,7 @@ PERFECT = "all from 0 0\nall to 0 0\n"
 
 
 def end_job(mark):
-    """Of mpirun and all that it started, on all hosts: each has the mark in its environment."""
+    """End mpirun and all that it started, on all hosts: each has the mark in its environment."""
     for path in glob.glob("/proc/[0-9]*/environ"):
         try:
             with open(path, "rb") as file:

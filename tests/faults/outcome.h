@@ -28,8 +28,8 @@ void outcome_try(outcome *o, tamis_comm *const *comms);
 /** Reducers, before their communicators, and the rest. */
 void outcome_free(outcome *o);
 
-/** Of `most` cases of a kind 2 are tried, in a quick run 1; or as many as the program's argument
- * says, a number or "all". */
+/** How many of `most` cases of a kind are passed over for each one that is tried: 2 are tried, in a
+ * quick run 1; or as many as the program's argument says, a number or "all". */
 uint64_t outcome_stride(uint64_t most);
 void outcome_arguments(int argc, char **argv);
 

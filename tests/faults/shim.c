@@ -86,7 +86,8 @@ bool shim_fired(void) {
     return atomic_load(&fired);
 }
 
-/* Of the host with the rank's number, at once: a short line in a pipe is written whole. */
+/* Breaks the cable of the host with the rank's number, at once: a short line in a pipe is
+ * written whole. */
 static void break_cable(void) {
     const char *path = getenv("CABLES");
     FILE *control = path ? fopen(path, "we") : NULL;

@@ -166,7 +166,7 @@ def judge_lines(case, left, deadline_ms=DEADLINE_MS):
 
 
 def named(case, lines):
-    """Of failed ranks: how many, and how many name the faulty one."""
+    """How many ranks failed, and how many name the faulty one."""
     failed = [line for line in lines if line and line.get("status", "TAMIS_OK") != "TAMIS_OK" and
               line["rank"] != case.rank]
     who = re.compile(rf"rank(\(s\))?[ \d]* {case.rank}\b")

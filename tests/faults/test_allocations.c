@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Memory that is short once reducers exist: no step notices, not even one that fails; states are
- * saved, loaded and aligned or say NOMEM and change nothing, each allocation in turn, also after
+ * saved, loaded and resynced or say NOMEM and change nothing, each allocation in turn, also after
  * the communicator was lost.
  *
  * test: tsan
@@ -25,7 +25,7 @@ enum { RANKS = 3, N = 600, MOST = 50 };
 typedef struct scarce {
     const fault_config *config;
     long budget;
-    tamis_status status[RANKS]; /* of an align */
+    tamis_status status[RANKS]; /* of a resync */
 } scarce;
 
 static tamis_status create(test_rank *self, tamis_reducer **out) {
@@ -179,9 +179,9 @@ static void states_need_memory_and_say_so(void **state) {
     tam_alloc_budget(-1);
 }
 
-/* -- align ------------------------------------------------------------------------------------ */
+/* -- resync ----------------------------------------------------------------------------------- */
 
-static void run_align(test_rank *self) {
+static void run_resync(test_rank *self) {
     scarce *c = self->shared;
     uint64_t step = 99;
     tamis_reducer *reducer = NULL;
@@ -189,12 +189,12 @@ static void run_align(test_rank *self) {
     RANK_OK(self, step_once(self, reducer, 0));
     uint64_t hash = residual_hash(reducer);
     all_with_budget(self, c->budget);
-    c->status[self->id] = tamis_reducer_align(reducer, &step);
+    c->status[self->id] = tamis_reducer_resync(reducer, &step);
     all_with_budget(self, -1);
     if (c->status[self->id] != TAMIS_OK) {
         RANK_CHECK(self, step == 99, "an output was written");
         RANK_CHECK(self, residual_hash(reducer) == hash, "the residual is another one");
-        RANK_OK(self, tamis_reducer_align(reducer, &step));
+        RANK_OK(self, tamis_reducer_resync(reducer, &step));
     }
     RANK_CHECK(self, step == 1, "step %llu", (unsigned long long)step);
     RANK_OK(self, step_once(self, reducer, 1));
@@ -202,15 +202,15 @@ static void run_align(test_rank *self) {
 }
 
 /* All ranks get NOMEM, whichever of them lacks memory, and can try again. */
-static void an_align_without_memory_changes_nothing(void **state) {
+static void a_resync_without_memory_changes_nothing(void **state) {
     (void)state;
     scarce c = {0};
     for (size_t i = 0; (c.config = fault_config_at(i)); i++) {
         c.status[0] = TAMIS_E_NOMEM;
         for (c.budget = 0; c.status[0] != TAMIS_OK; c.budget++) {
             assert_true(c.budget < MOST);
-            test_context("%s, align with %ld allocations", c.config->name, c.budget);
-            ranks_run(RANKS, 0, run_align, &c);
+            test_context("%s, resync with %ld allocations", c.config->name, c.budget);
+            ranks_run(RANKS, 0, run_resync, &c);
             for (uint32_t r = 0; r < RANKS; r++) {
                 bool same = c.status[r] == c.status[0];
                 if (!same || (c.status[r] != TAMIS_OK && c.status[r] != TAMIS_E_NOMEM))
@@ -227,7 +227,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_step_needs_memory),
         cmocka_unit_test(states_need_memory_and_say_so),
-        cmocka_unit_test(an_align_without_memory_changes_nothing),
+        cmocka_unit_test(a_resync_without_memory_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,7 +154,7 @@ static void solo_close(solo *s) {
     tamis_comm_destroy(s->comm);
 }
 
-/* Of all that a state holds. */
+/* The hash of all that a state holds. */
 static uint64_t state_hash(const solo *s) {
     size_t bytes = 0;
     const float *residual = NULL;

@@ -7,7 +7,7 @@
  */
 #include "tests/faults/outcome.h"
 #include "tests/support/data.h"
-#include "tests/support/mail.h"
+#include "tests/support/loopback.h"
 #include "tests/support/ranks.h"
 
 #include <pthread.h>
@@ -42,7 +42,7 @@ static const char *const names[KINDS] = {"post error", "flipped bit", "cut",  "d
                                          "no ticket",  "early",       "twice"};
 
 typedef struct line {
-    void *end; /* of the mail */
+    void *end; /* of the loopback */
     kind what;
     bool fires, fired;
     uint64_t nth, posts, tests, random;
@@ -69,10 +69,10 @@ static void *copy_of(line *l, const void *from, size_t bytes) {
 
 static tamis_status post(void *context, const tamis_message *m) {
     line *l = context;
-    tam_message own = {m->peer, m->lane, m->sends != 0, m->memory, m->bytes};
+    tam_message own = {m->peer, m->channel, m->sends != 0, m->memory, m->bytes};
     bool counts = l->what == POST_ERROR || l->what == POST_STUCK || m->sends;
     if (l->what > POST_STUCK || !counts || !hits(l, &l->posts))
-        return mail_p2p.post(l->end, m->ticket, &own);
+        return loopback_p2p.post(l->end, m->ticket, &own);
     if (l->what == POST_ERROR)
         return TAMIS_E_TRANSPORT;
     if (l->what == POST_DROP) {
@@ -87,7 +87,7 @@ static tamis_status post(void *context, const tamis_message *m) {
             (unsigned char)(1u << l->random % 8);
     else
         own.bytes -= 1 + l->random % m->bytes;
-    return mail_p2p.post(l->end, m->ticket, &own);
+    return loopback_p2p.post(l->end, m->ticket, &own);
 }
 
 static void tell(tam_done *done, uint32_t *count, tam_done one) {
@@ -131,7 +131,7 @@ static tamis_status test(void *context, uint32_t tickets[TAMIS_TICKETS],
     line *l = context;
     tam_done done[2 * TAMIS_TICKETS];
     bool late = l->has_lost;
-    tamis_status status = mail_p2p.test(l->end, done, count);
+    tamis_status status = loopback_p2p.test(l->end, done, count);
     if (late)
         tell(done, count, l->lost);
     l->has_lost = false;
@@ -146,7 +146,7 @@ static tamis_status test(void *context, uint32_t tickets[TAMIS_TICKETS],
 
 static void cancel(void *context, uint32_t ticket) {
     line *l = context;
-    mail_p2p.cancel(l->end, ticket);
+    loopback_p2p.cancel(l->end, ticket);
 }
 
 static tamis_comm *open_line(line *l, uint32_t rank, uint32_t nranks, uint32_t timeout_ms) {
@@ -169,10 +169,10 @@ static tamis_comm *open_line(line *l, uint32_t rank, uint32_t nranks, uint32_t t
 static uint64_t try_one(outcome *o, kind what, uint32_t rank, uint64_t nth) {
     tamis_comm *comms[ATTEMPT_RANKS];
     line *lines = calloc(o->nranks, sizeof *lines);
-    mail *m = mail_create(o->nranks, 0);
+    loopback *m = loopback_create(o->nranks, 0);
     assert_non_null(lines);
     for (uint32_t r = 0; r < o->nranks; r++) {
-        lines[r] = (line){.end = mail_end(m, r),
+        lines[r] = (line){.end = loopback_end(m, r),
                           .what = what,
                           .fires = r == rank,
                           .nth = nth,
@@ -195,7 +195,7 @@ static uint64_t try_one(outcome *o, kind what, uint32_t rank, uint64_t nth) {
             free(lines[r].copies[i]);
     }
     free(lines);
-    mail_destroy(m);
+    loopback_destroy(m);
     return calls;
 }
 

@@ -211,7 +211,7 @@ static void follow(self *s, const tamis_comm *smaller) {
 
 /* Again, as long as others are lost on the way. @return what follows s->comm; NULL: the others have
  * gone on without this rank, or it has failed */
-static tamis_comm *move(self *s, tamis_moved *report, tamis_reducer **moved) {
+static tamis_comm *migrate(self *s, tamis_migration *report, tamis_reducer **migrated) {
     tamis_comm *lost = s->comm, *smaller = NULL;
     tamis_status status = TAMIS_E_TIMEOUT;
     while (tamis_status_loss(status) == TAMIS_LOST_COMM) {
@@ -222,20 +222,20 @@ static tamis_comm *move(self *s, tamis_moved *report, tamis_reducer **moved) {
             break;
         follow(s, smaller);
         lost = smaller;
-        status = tamis_reducer_move(s->reducer, smaller, report, moved);
+        status = tamis_reducer_migrate(s->reducer, smaller, report, migrated);
     }
     if (status == TAMIS_OK)
         return smaller;
     if (status != TAMIS_E_TIMEOUT || !has_word(tamis_last_error(), "too late"))
-        rank_status(s->rank, __FILE__, __LINE__, "shrink and move", TAMIS_OK, status);
+        rank_status(s->rank, __FILE__, __LINE__, "shrink and migrate", TAMIS_OK, status);
     return NULL;
 }
 
 /* @return false: it is over for this rank */
 static bool recover(self *s) {
-    tamis_reducer *moved = NULL;
-    tamis_moved report = TAMIS_MOVED_INIT;
-    tamis_comm *smaller = move(s, &report, &moved);
+    tamis_reducer *migrated = NULL;
+    tamis_migration report = TAMIS_MIGRATION_INIT;
+    tamis_comm *smaller = migrate(s, &report, &migrated);
     if (!smaller) {
         leave(s, true);
         return false;
@@ -247,7 +247,7 @@ static bool recover(self *s) {
     s->mine->hash = 0; /* of what follows */
     tamis_reducer_destroy(s->reducer);
     tamis_comm_destroy(s->comm);
-    s->reducer = moved;
+    s->reducer = migrated;
     s->comm = smaller;
     record_recovery(s, report.step);
     return report.step == s->mine->step;

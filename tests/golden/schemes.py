@@ -141,7 +141,7 @@ class Tamis(Scheme):
         return 0.7 * key + self.drift
 
     def level(self, g, shift, share, mean, size, budget):
-        """Of a group: with all, and by what it was given of its budget; near a Laplacian's."""
+        """The level of a group: with all, by its part of its budget; near a Laplacian's."""
         if mean == 0 and size == 0:
             self.seen.add("silent")
             return self.levels[g]

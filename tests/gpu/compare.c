@@ -135,7 +135,7 @@ static uint64_t length_of(const compare_case *c, unsigned segment) {
     return c->n * (segment + 1) / SEGMENTS - c->n * segment / SEGMENTS;
 }
 
-/* Of the last segment, which it divides. */
+/* The row length of the last segment, which it divides. */
 static uint64_t row_length(const compare_case *c) {
     uint64_t length = 48;
     while (length_of(c, SEGMENTS - 1) % length > 0)
@@ -166,7 +166,7 @@ static tamis_update update_of(const compare_case *c) {
     tamis_update update = TAMIS_UPDATE_INIT;
     update.beta1 = 0.9;
     if (c->update == COMPARE_ADAM)
-        update.match = 2.0;
+        update.norm_matching = 2.0;
     else
         update.rule = TAMIS_UPDATE_MOMENTUM;
     return update;
@@ -419,9 +419,9 @@ static void make_gradient(const compare_case *c, uint32_t rank, unsigned step, v
         uint32_t h = scramble((i + 1) * 0x9e3779b97f4a7c15ull + rank * 1000003ull + step);
         wide[i] = (float)((int)(h % 257) - 128) * (float)(1u << (h >> 16 & h >> 20 & 7));
     }
-    uint64_t rowed = c->rows > 0 ? c->n - length_of(c, SEGMENTS - 1) : c->n;
-    for (uint64_t i = rowed; wide && i < c->n; i++) { /* three rows of four are not touched */
-        uint64_t row = (i - rowed) / row_length(c);
+    uint64_t rows_begin = c->rows > 0 ? c->n - length_of(c, SEGMENTS - 1) : c->n;
+    for (uint64_t i = rows_begin; wide && i < c->n; i++) { /* three rows of four are not touched */
+        uint64_t row = (i - rows_begin) / row_length(c);
         if (scramble(row << 20 ^ rank * 1000003ull ^ step) % 4 > 0)
             wide[i] = 0.0f;
     }

@@ -40,7 +40,7 @@ def step(n, density, scheme="tamis", grad="fp32"):
 
 
 def copy_share(r, n, grad):
-    """Of the copy rate, what the fused pass reaches with candidates and norms; 8 parts, 1 %."""
+    """Part of the copy rate of the fused pass with candidates and norms; 8 parts, 1 %."""
     found = r.find(record="pass", n=n, grad=grad, parts=8, density=0.01, phases="accumulate")
     return found["copy_share"] if found else None
 

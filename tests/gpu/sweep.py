@@ -34,7 +34,7 @@ def load(path):
 
 
 def ratios(records, value):
-    """Of each case: the last that was measured."""
+    """The last value measured for each case."""
     return {(r["case"], r["n"], r["density"]): r["ratio"] for r in records if r["value"] == value}
 
 

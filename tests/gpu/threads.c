@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The same ranks as threads, for the fake NCCL, whose ranks are in one process. Each has a device
+ * Ranks as threads, for the fake NCCL, whose ranks are in one process. Each has a device
  * of its own: on one device a rank would wait for what others do there, as processes never do.
  */
 #include "tests/gpu/processes.h"

@@ -121,7 +121,7 @@ def micro_batches(rank):
 @case
 def fp4(rank):
     model, ddp, optimizer, state = rank.attached(
-        lambda model: rank.adamw(model, 0.9), density=0.08, match=2, value_codec="fp4"
+        lambda model: rank.adamw(model, 0.9), density=0.08, norm_matching=2, value_codec="fp4"
     )
     return rank.ended(model, state, loss=rank.train(ddp, optimizer))
 

@@ -43,7 +43,7 @@ LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/consumer_pc"
 if [ -x "$work/prefix/bin/tamis_energy" ] && command -v python3 >/dev/null; then
     echo "== tamis-energy-convert"
     "$work/prefix/bin/tamis-energy-convert" --help >/dev/null
-    for name in choice gate overlap replay schemes; do # experiments, of the build folder
+    for name in auto_bench wait_bench overlap replay schemes; do # experiments, of the build folder
         [ ! -e "$work/prefix/bin/tamis_$name" ]
     done
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# columns.sh TREE: no line is wider than its kind of file may be. Tracked and new files alike; where there
+# columns.sh TREE: no line is wider than its kind of file may be. Both tracked and new files; where there
 # is no git, all files outside of build folders.
 set -u
 

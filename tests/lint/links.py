@@ -4,7 +4,7 @@
 
     links.py TREE
 
-Tracked and new files alike; where there is no git, all outside of build folders.
+Both tracked and new files; where there is no git, all outside of build folders.
 """
 import os
 import re

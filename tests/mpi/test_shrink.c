@@ -47,8 +47,8 @@ static void notice(job *j) {
 /* Rank `dead` of the world dies; the others go on. @param started  in the middle of a step */
 static void survive(job *j, int dead, bool started) {
     tamis_comm *smaller = NULL;
-    tamis_reducer *moved = NULL;
-    tamis_moved report = TAMIS_MOVED_INIT;
+    tamis_reducer *migrated = NULL;
+    tamis_migration report = TAMIS_MIGRATION_INIT;
     float grad[N];
     const tamis_step step = data_step(grad);
     uint32_t before = tamis_comm_nranks(j->comm);
@@ -66,7 +66,7 @@ static void survive(job *j, int dead, bool started) {
     if (status != TAMIS_OK)
         _exit(9);
     MPI_CHECK(tamis_comm_nranks(smaller) == before - 1, "%u ranks", tamis_comm_nranks(smaller));
-    status = tamis_reducer_move(j->r, smaller, &report, &moved);
+    status = tamis_reducer_migrate(j->r, smaller, &report, &migrated);
     MPI_CHECK(status == TAMIS_OK, "%s", tamis_last_error());
     if (status != TAMIS_OK)
         _exit(9);
@@ -74,7 +74,7 @@ static void survive(job *j, int dead, bool started) {
     tamis_reducer_destroy(j->r);
     tamis_comm_destroy(j->comm);
     j->comm = smaller;
-    j->r = moved;
+    j->r = migrated;
     j->number = 1000;
     memset(j->params, 0, sizeof j->params); /* a rank that took a step back has applied it */
     for (int i = 0; i < AFTER; i++)
@@ -104,7 +104,7 @@ static void wait_for_the_stopped(job *j) {
     MPI_OK(tamis_comm_shrink(j->comm, NULL, &smaller));
     MPI_CHECK(tamis_comm_nranks(smaller) == (uint32_t)mpi_nranks - 1, "%u ranks",
               tamis_comm_nranks(smaller));
-    MPI_OK(tamis_comm_check_equal(smaller, "alike", 5));
+    MPI_OK(tamis_comm_check_equal(smaller, "equal", 5));
     tamis_reducer_destroy(j->r);
     tamis_comm_destroy(j->comm);
     j->r = NULL;

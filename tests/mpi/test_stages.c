@@ -58,7 +58,7 @@ static void check_sums(tamis_comm *comm) {
     tamis_reducer_destroy(reducer);
 }
 
-/* The same on all ranks, and one of so many, whatever each measured. */
+/* The plan is the same on all ranks, and one of so many, whatever each measured. */
 static void check_plan(tamis_comm *comm) {
     char first[64];
     tam_plan plan;

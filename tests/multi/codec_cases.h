@@ -48,7 +48,7 @@ static trial trial_of(size_t which, uint32_t nranks, size_t n, double density) {
 static void run(const trial *what, trial_record *out) {
     if (!trial_run(what, out))
         fail_msg("[%s] was refused: %s", test_context_text(), tamis_last_error());
-    check_alike(out);
+    check_ranks_identical(out);
     check_union(out);
     check_stats(out);
 }

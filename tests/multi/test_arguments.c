@@ -43,7 +43,7 @@ static void test_null_is_refused_everywhere(void **state) {
     EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_load(NULL, "state"));
     EXPECT(TAMIS_E_ARGUMENT, "path", tamis_reducer_load(reducer, NULL));
     EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_set_density(NULL, 0.1));
-    EXPECT(TAMIS_E_ARGUMENT, "step", tamis_reducer_align(reducer, NULL));
+    EXPECT(TAMIS_E_ARGUMENT, "step", tamis_reducer_resync(reducer, NULL));
     EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_save_moments(NULL, NULL, NULL, NULL));
     EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_bucket_at(NULL, 0, &bucket));
     EXPECT(TAMIS_E_ARGUMENT, "out", tamis_reducer_bucket_at(reducer, 0, NULL));
@@ -224,11 +224,11 @@ static void test_misaligned_gradients_are_refused(void **state) {
     for (uintptr_t by = 1; by < 4; by++) {
         step.grad = (float *)((uintptr_t)gradient + by);
         step.grads = NULL;
-        refuse_step("align", &step);
+        refuse_step("aligned", &step);
         pieces[1] = (float *)((uintptr_t)(gradient + FIRST) + by);
         step.grad = NULL;
         step.grads = pieces;
-        refuse_step("align", &step);
+        refuse_step("aligned", &step);
     }
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange auto: every bucket is union or dense, and all ranks choose alike.
+ * Exchange auto: every bucket is union or dense, and all ranks choose the same.
  */
 #include "collectives/transport/faulty.h"
 #include "tests/multi/mixed_case.h"
-#include "tests/support/mail.h"
+#include "tests/support/loopback.h"
 #include <math.h>
 #include <stdio.h>
 
@@ -83,7 +83,7 @@ static void run_measured(test_rank *self) {
     tamis_reducer_destroy(r);
 }
 
-static void ranks_that_measure_other_times_choose_alike(void **state) {
+static void ranks_that_measure_other_times_choose_the_same_way(void **state) {
     measured m = {0};
     (void)state;
     test_context("rank 1 is late while it measures");
@@ -223,12 +223,12 @@ static void buckets_are_the_same_on_every_transport(void **state) {
     test_context("32 ranks, all with all");
     ranks_run(MANY, 0, run_many, &all);
     test_context("32 ranks in stages");
-    mail *m = mail_create(MANY, 0);
-    mail_comms(m, comms);
+    loopback *m = loopback_create(MANY, 0);
+    loopback_comms(m, comms);
     ranks_run_on(comms, MANY, run_many, &staged);
     for (int r = 0; r < MANY; r++)
         tamis_comm_destroy(comms[r]);
-    mail_destroy(m);
+    loopback_destroy(m);
     for (int r = 0; r < MANY; r++) {
         assert_int_equal(staged.nbuckets[r], 6); /* of 11,639 elements at least: 7 segments */
         assert_int_equal(all.nbuckets[r], 6);
@@ -242,7 +242,7 @@ int main(void) {
         cmocka_unit_test(small_buckets_are_dense_and_large_ones_are_not),
         cmocka_unit_test(nothing_is_dense_where_the_result_is_sparse),
         cmocka_unit_test(ranks_that_do_not_all_measure_are_told),
-        cmocka_unit_test(ranks_that_measure_other_times_choose_alike),
+        cmocka_unit_test(ranks_that_measure_other_times_choose_the_same_way),
         cmocka_unit_test(ranks_with_other_numbers_are_refused_and_do_not_hang),
         cmocka_unit_test(the_slower_the_link_the_fewer_the_bytes),
         cmocka_unit_test(buckets_are_the_same_on_every_transport),

@@ -21,7 +21,7 @@
 /* -- all rules, all schemes ------------------------------------------------------------------- */
 
 static void check_scheme(const scheme_case *scheme, const trial_record *record) {
-    check_alike(record);
+    check_ranks_identical(record);
     check_union(record);
     check_stats(record);
     check_conservation(record);

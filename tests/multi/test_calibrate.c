@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * Creation over messages: ranks that measure different times take one plan; what is wanted is
- * taken, or refused on all ranks alike; and no damaged or late message lets two ranks part with
+ * taken, or refused on all ranks; and no damaged or late message lets two ranks part with
  * different plans, or leaks memory.
  */
 #include "collectives/coll/staged.h"
 #include "lib/base/base.h"
 #include "tests/support/load.h"
-#include "tests/support/mail.h"
+#include "tests/support/loopback.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@ enum { MOST = 16 };
 
 /* How a rank is created, and what became of it. */
 typedef struct rank_case {
-    mail *m;
+    loopback *m;
     uint32_t rank, nranks;
     const char *wanted;
     uint64_t timeout_ns;     /* of the creation; 0: no deadline */
@@ -46,7 +46,7 @@ static _Thread_local const char *stack;
 static tamis_status post_from_heap(void *self, uint32_t ticket, const tam_message *m) {
     const char *memory = m->memory;
     on_stack += memory < stack && stack - memory < (1 << 20);
-    return mail_p2p.post(self, ticket, m);
+    return loopback_p2p.post(self, ticket, m);
 }
 
 static tamis_status test_slowly(void *self, tam_done *done, uint32_t *count) {
@@ -54,7 +54,7 @@ static tamis_status test_slowly(void *self, tam_done *done, uint32_t *count) {
         tam_sleep(slow_ns);
     if (stops_at > 0 && looks++ == stops_at)
         tam_sleep(stop_ns);
-    return mail_p2p.test(self, done, count);
+    return loopback_p2p.test(self, done, count);
 }
 
 static tamis_status add(tam_staged *s, uint64_t timeout_ns, double *sum) {
@@ -72,7 +72,7 @@ static tamis_status add(tam_staged *s, uint64_t timeout_ns, double *sum) {
 
 static void *create(void *context) {
     rank_case *c = context;
-    tam_p2p p2p = mail_p2p;
+    tam_p2p p2p = loopback_p2p;
     tam_staged *s = NULL;
     char here = 0;
     p2p.test = test_slowly;
@@ -85,7 +85,7 @@ static void *create(void *context) {
     uint64_t begin_ns = tam_clock_ns();
     uint64_t deadline_ns = c->timeout_ns > 0 ? tam_clock_ns() + c->timeout_ns : 0;
     bool was_quiet = tam_errors_quiet(true);
-    c->status = tam_staged_open(&p2p, mail_end(c->m, c->rank), c->rank, c->nranks, c->wanted,
+    c->status = tam_staged_open(&p2p, loopback_end(c->m, c->rank), c->rank, c->nranks, c->wanted,
                                 deadline_ns, &s);
     slow_ns = stops_at = 0;
     c->took_ns = tam_clock_ns() - begin_ns;
@@ -107,7 +107,7 @@ static void *create(void *context) {
 static uint64_t create_all(rank_case *all, uint32_t nranks, uint64_t flip, uint32_t absent) {
     pthread_t threads[MOST];
     uint64_t live = tam_alloc_live(), bytes;
-    mail *m = mail_create(nranks, flip);
+    loopback *m = loopback_create(nranks, flip);
     for (uint32_t r = 0; r < nranks; r++) {
         all[r].m = m;
         all[r].rank = r;
@@ -118,8 +118,8 @@ static uint64_t create_all(rank_case *all, uint32_t nranks, uint64_t flip, uint3
     for (uint32_t r = 0; r < nranks; r++)
         if (r != absent)
             pthread_join(threads[r], NULL);
-    uint64_t count = mail_count(m, &bytes);
-    mail_destroy(m);
+    uint64_t count = loopback_count(m, &bytes);
+    loopback_destroy(m);
     assert_int_equal(tam_alloc_live(), live);
     return count;
 }

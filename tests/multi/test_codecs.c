@@ -88,7 +88,8 @@ typedef struct size_case {
 
 enum { LONG = 131072 * 2, LONG_K = 2621 }; /* two ranks own 131072 each */
 
-/* Of 1280 values, which rank 0 sums, and of 1341, which rank 1 does: 5 blocks; and one of 61. */
+/* Bytes of 1280 values, which rank 0 sums, and of 1341, which rank 1 does: 5 blocks; and one of
+ * 61. */
 static const uint64_t encoded_bytes[TAMIS_VALUE_END][2] = {
     [TAMIS_VALUE_FLOAT32] = {5120, 5364},
     [TAMIS_VALUE_BFLOAT16] = {2560, 2682},

@@ -9,7 +9,7 @@
 #include "collectives/transport/faulty.h"
 #include "tests/support/data.h"
 #include "tests/support/gather.h"
-#include "tests/support/mail.h"
+#include "tests/support/loopback.h"
 #include "tests/support/ranks.h"
 #include <math.h>
 #include <setjmp.h>
@@ -98,7 +98,7 @@ static void run_rank(test_rank *self) {
 static void run_over(way how, run_case *c) {
     tamis_comm *comms[RANKS_MOST];
     gather *board = how == GATHERS ? gather_create(c->nranks, LIMIT_MS, NULL, NULL) : NULL;
-    mail *m = how == MESSAGES ? mail_create(c->nranks, 0) : NULL;
+    loopback *m = how == MESSAGES ? loopback_create(c->nranks, 0) : NULL;
     if (how == LOCAL) {
         ranks_run(c->nranks, 0, run_rank, c);
         return;
@@ -106,14 +106,14 @@ static void run_over(way how, run_case *c) {
     if (board)
         gather_comms(board, comms);
     else
-        mail_comms(m, comms);
+        loopback_comms(m, comms);
     ranks_run_on(comms, c->nranks, run_rank, c);
     for (uint32_t r = 0; r < c->nranks; r++)
         tamis_comm_destroy(comms[r]);
     if (board)
         gather_destroy(board);
     else
-        mail_destroy(m);
+        loopback_destroy(m);
 }
 
 /* -- the same everywhere ---------------------------------------------------------------------- */
@@ -279,7 +279,7 @@ static void a_damaged_counter_is_refused_in_the_next_step(void **state) {
     }
 }
 
-static void check_alike(const damage_case *c) {
+static void check_ranks_identical(const damage_case *c) {
     bool failed = false;
     for (uint32_t r = 0; r < c->what.nranks; r++)
         failed = failed || c->status[r] != TAMIS_OK;
@@ -313,7 +313,7 @@ static void no_damage_passes_where_counters_go_alone(void **state) {
                 test_context("%s, fault %d of operation %u, %u", cases[i].scheme, (int)c.fault, nth,
                              c.argument);
                 ranks_run(9, 0, run_damaged, &c);
-                check_alike(&c);
+                check_ranks_identical(&c);
             }
 }
 

@@ -441,7 +441,8 @@ static void run_short(test_rank *self) {
     RANK_OK(self, report(self->comm, self->id));
     rank_barrier(self);
     RANK_CHECK(self, same_sums(self->id, 0), "other sums");
-    RANK_CHECK(self, registries[self->id]->sums.reports == reports + 1, "they do not fail alike");
+    RANK_CHECK(self, registries[self->id]->sums.reports == reports + 1,
+               "they do not fail in the same way");
     rank_barrier(self);
 }
 

@@ -55,7 +55,7 @@ static void run_scene(test_rank *self) {
     if (scene->sentence)
         RANK_CHECK(self, strcmp(tamis_last_error(), scene->sentence) == 0, "\"%s\", not \"%s\"",
                    tamis_last_error(), scene->sentence);
-    RANK_OK(self, tamis_comm_check_equal(self->comm, "all alike", 9)); /* nothing is lost */
+    RANK_OK(self, tamis_comm_check_equal(self->comm, "all equal", 9)); /* nothing is lost */
 }
 
 static void ranks_that_differ_are_named(void **state) {
@@ -221,7 +221,7 @@ static void run_costs(test_rank *self) {
     free(grad);
 }
 
-/* Of parameters every hundred steps: less than a hundredth of the exchanges alone. */
+/* A check of parameters every hundred steps: less than a hundredth of the exchanges alone. */
 static void a_check_now_and_then_is_cheap(void **state) {
     costs c = {0};
     (void)state;

@@ -76,7 +76,7 @@ static void fill_silence(uint32_t rank, uint32_t step, float *out) {
         memset(out, 0, N * sizeof *out);
 }
 
-/* The same thirty entries everywhere, fewer than k. */
+/* Thirty entries, the same everywhere, fewer than k. */
 static void fill_few(uint32_t rank, uint32_t step, float *out) {
     memset(out, 0, N * sizeof *out);
     for (size_t i = 0; i < 30; i++)

@@ -24,7 +24,7 @@ static const nodes all_nodes[] = {{2, 2}, {4, 2}, {6, 2}, {6, 3}, {8, 4}, {3, 3}
 /* -- rules ------------------------------------------------------------------------------------ */
 
 static void check_rules(const trial_record *record) {
-    check_alike(record);
+    check_ranks_identical(record);
     check_union(record);
     check_stats(record);
     check_count(record);

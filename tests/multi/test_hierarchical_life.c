@@ -218,7 +218,7 @@ static void check_mass(const bad_case *c) {
     }
 }
 
-static void test_a_bad_entry_of_one_rank_is_found_by_all_alike(void **state) {
+static void test_a_bad_entry_of_one_rank_is_found_by_all_the_same_way(void **state) {
     static bad_case c;
     (void)state;
     for (int policy = 0; policy < 3; policy++)
@@ -457,7 +457,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_nodes_cannot_do_is_refused_by_all_ranks),
         cmocka_unit_test(test_micro_batches_are_refused_without_effect),
-        cmocka_unit_test(test_a_bad_entry_of_one_rank_is_found_by_all_alike),
+        cmocka_unit_test(test_a_bad_entry_of_one_rank_is_found_by_all_the_same_way),
         cmocka_unit_test(test_sums_over_nodes_that_overflow_are_dropped_everywhere),
         cmocka_unit_test(test_a_state_resumes_bit_for_bit_and_in_such_nodes_alone),
         cmocka_unit_test(test_bytes_are_those_of_the_formula),

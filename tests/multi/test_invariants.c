@@ -20,7 +20,7 @@ static const uint32_t all_ranks[] = {1, 2, 3, 5, 8};
 
 /* Checks for every record, whatever the scheme. */
 static void check_always(const trial_record *record) {
-    check_alike(record);
+    check_ranks_identical(record);
     check_union(record);
     check_stats(record);
     if (record->trial.op == TAMIS_OP_SUM && !record->trial.real)
@@ -255,7 +255,7 @@ static void test_dense_is_the_sum_by_the_tree(void **state) {
     }
 }
 
-/* The same entries and residuals; values divided once. */
+/* Equal entries and residuals; values divided once. */
 static void check_mean(const trial_record *sums, const trial_record *means) {
     const trial *what = &sums->trial;
     for (uint32_t step = 0; step < what->steps; step++) {

@@ -101,7 +101,7 @@ static void check_settled(run *u, const fault_case *f) {
     }
 }
 
-/* As the header says: the reducer's state, align, the own state; else that of a rank that did not
+/* As the header says: the reducer's state, resync, the own state; else that of a rank that did not
  * apply the round. Then either what waits is sent, or all ranks go on for some rounds. */
 static void run_after_fault(test_rank *self) {
     fault_case *f = self->shared;
@@ -112,7 +112,7 @@ static void run_after_fault(test_rank *self) {
     begin(&u, self, &f->c);
     RANK_OK(self, tamis_reducer_load_memory(u.reducer, f->control[id], f->control_bytes[id],
                                             has_residual ? f->residual[id] : NULL));
-    RANK_OK(self, tamis_reducer_align(u.reducer, &step));
+    RANK_OK(self, tamis_reducer_resync(u.reducer, &step));
     tamis_status status = tamis_local_load(u.local, f->state[id], f->bytes[id]);
     bool back = status == TAMIS_E_FORMAT;
     if (back)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Eight ranks on few cores, hundreds of small steps, two reducers on one communicator, and slow
- * ranks: the results stay alike and nothing is lost.
+ * ranks: the results stay equal and nothing is lost.
  *
  * test: tsan
  */

@@ -6,7 +6,7 @@
  */
 #include "tests/support/data.h"
 #include "tests/support/gather.h"
-#include "tests/support/mail.h"
+#include "tests/support/loopback.h"
 #include "tests/support/ranks.h"
 #include "tests/support/schemes.h"
 #include <setjmp.h>
@@ -65,16 +65,16 @@ static void run_rank(test_rank *self) {
 }
 
 /* -> messages that came */
-static uint64_t run_over_mail(uint32_t nranks, uint64_t flip, run_case *run) {
+static uint64_t run_over_loopback(uint32_t nranks, uint64_t flip, run_case *run) {
     tamis_comm *comms[RANKS_MOST];
     uint64_t bytes;
-    mail *m = mail_create(nranks, flip);
-    mail_comms(m, comms);
+    loopback *m = loopback_create(nranks, flip);
+    loopback_comms(m, comms);
     ranks_run_on(comms, nranks, run_rank, run);
     for (uint32_t r = 0; r < nranks; r++)
         tamis_comm_destroy(comms[r]);
-    uint64_t count = mail_count(m, &bytes);
-    mail_destroy(m);
+    uint64_t count = loopback_count(m, &bytes);
+    loopback_destroy(m);
     return count;
 }
 
@@ -103,7 +103,7 @@ static void compare_with_local(const char *scheme, tamis_value_codec type, uint3
     run_case local = {.scheme = scheme, .value_codec = type}, staged = local, gathered = local;
     test_context("%s, value codec %d, P=%u", scheme, (int)type, nranks);
     ranks_run(nranks, 0, run_rank, &local);
-    run_over_mail(nranks, 0, &staged);
+    run_over_loopback(nranks, 0, &staged);
     compare(&local, &staged, "messages", nranks);
     if (nranks > 9)
         return;
@@ -131,13 +131,13 @@ static void a_damaged_message_never_passes(void **state) {
     enum { P = 9 };
     (void)state;
     run_case good = {.scheme = "tamis"};
-    uint64_t count = run_over_mail(P, 0, &good);
+    uint64_t count = run_over_loopback(P, 0, &good);
     uint64_t stride = 1 + count / (test_stride(2) > 1 ? 6 : 12);
     for (uint64_t flip = 1; flip <= count; flip += stride) {
         run_case bad = {.scheme = "tamis"};
         bool failed = false;
         test_context("message %llu of %llu", (unsigned long long)flip, (unsigned long long)count);
-        run_over_mail(P, flip, &bad);
+        run_over_loopback(P, flip, &bad);
         for (uint32_t r = 0; r < P; r++) {
             failed = failed || bad.status[r] != TAMIS_OK;
             if (bad.status[r] == TAMIS_OK && bad.hash[r] != good.hash[r])

@@ -21,7 +21,7 @@ enum { SEGMENTS = 7, LONGEST = 400, MOST = SEGMENTS * LONGEST, STEPS = 8, RANKS 
 typedef struct moved_case {
     const char *scheme;
     tamis_update_rule rule;
-    double decay, match;
+    double decay, norm_matching;
     bool in_buckets, by_ready;
     tamis_worker worker;
     tamis_nonfinite nonfinite;
@@ -57,7 +57,7 @@ static tamis_reducer_config config_of(const moved_case *c, tamis_update *update)
     update->rule = c->rule;
     update->beta1 = c->rule == TAMIS_UPDATE_MOMENTUM ? 0.0 : -1.0;
     update->scale = 3.0;
-    update->match = c->match;
+    update->norm_matching = c->norm_matching;
     config.scheme = c->scheme;
     config.density = 0.07;
     config.bucket_length = c->in_buckets ? c->n / 3 : 0;
@@ -216,10 +216,11 @@ static void run(test_rank *self) {
 
 static void check_case(moved_case *c, uint32_t nranks) {
     cut(c);
-    test_context("%s, rule %d, decay %g, match %g, buckets %d, ready %d, worker %d, bad ones %d, "
-                 "seed %u, P=%u",
-                 c->scheme, (int)c->rule, c->decay, c->match, c->in_buckets, c->by_ready,
-                 (int)c->worker, (int)c->nonfinite, (unsigned)c->seed, nranks);
+    test_context(
+        "%s, rule %d, decay %g, norm_matching %g, buckets %d, ready %d, worker %d, bad ones %d, "
+        "seed %u, P=%u",
+        c->scheme, (int)c->rule, c->decay, c->norm_matching, c->in_buckets, c->by_ready,
+        (int)c->worker, (int)c->nonfinite, (unsigned)c->seed, nranks);
     ranks_run(nranks, 0, run, c);
     for (uint32_t r = 1; r < nranks; r++)
         assert_true(c->hashes[r] == c->hashes[0]);
@@ -244,7 +245,7 @@ static void test_parameters_move_as_a_plain_loop_says(void **state) {
             .nonfinite = (tamis_nonfinite)(random / 48 % 3),
             .seed = random,
         };
-        c.match = c.rule == TAMIS_UPDATE_STEP && random / 144 % 2 ? 2.0 : 0.0;
+        c.norm_matching = c.rule == TAMIS_UPDATE_STEP && random / 144 % 2 ? 2.0 : 0.0;
         check_case(&c, 1 + (uint32_t)(seed / 5 % RANKS));
     }
 }

@@ -5,7 +5,7 @@
  * test: tsan
  */
 #include "tests/support/data.h"
-#include "tests/support/mail.h"
+#include "tests/support/loopback.h"
 #include "tests/support/ranks.h"
 #include <math.h>
 #include <pthread.h>
@@ -153,13 +153,13 @@ static void drop_early(test_rank *self) {
 
 static void test_what_all_ranks_dropped_is_counted_once(void **state) {
     tamis_comm *comms[RANKS];
-    mail *m = mail_create(RANKS, 0);
+    loopback *m = loopback_create(RANKS, 0);
     (void)state;
-    mail_comms(m, comms);
+    loopback_comms(m, comms);
     ranks_run_on(comms, RANKS, drop_early, NULL);
     for (uint32_t r = 0; r < RANKS; r++)
         tamis_comm_destroy(comms[r]);
-    mail_destroy(m);
+    loopback_destroy(m);
     test_context("over shared memory");
     ranks_run(RANKS, 0, drop_early, NULL);
 }

@@ -123,7 +123,7 @@ static void check_bad_step(const struct plan *plan, uint32_t nranks) {
     }
 }
 
-static void check_alike(const struct plan *plan, uint32_t nranks) {
+static void check_ranks_identical(const struct plan *plan, uint32_t nranks) {
     for (uint32_t r = 1; r < nranks; r++)
         if (memcmp(plan->applied[r], plan->applied[0], sizeof plan->applied[0]) != 0)
             fail_msg("[%s] rank %u holds other bits than rank 0", test_context_text(), r);
@@ -144,7 +144,7 @@ static void check_policy(tamis_nonfinite policy) {
                 plan->policy = policy;
                 plan->bad_rank = bad;
                 ranks_run(nranks_of[p], 0, run_plan, plan);
-                check_alike(plan, nranks_of[p]);
+                check_ranks_identical(plan, nranks_of[p]);
                 check_bad_step(plan, nranks_of[p]);
                 if (!scheme.dense) /* without a residual a lost step is lost */
                     check_entries(plan, nranks_of[p]);

@@ -6,7 +6,7 @@
  */
 #include "collectives/reducer/reducer.h"
 #include "tests/support/data.h"
-#include "tests/support/mail.h"
+#include "tests/support/loopback.h"
 #include "tests/support/ranks.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,7 +50,7 @@ static void save(test_rank *self, run_case *c, tamis_reducer *r) {
     const tamis_step step = data_step(grad);
     for (uint32_t s = 0; s < 3; s++) {
         data_fill_real(self->id, s, N, grad);
-        grad[5] = s == 2 ? 3e38f : grad[5]; /* no way back, whose size would tell */
+        grad[5] = s == 2 ? 3e38f : grad[5]; /* no rollback, whose size would differ */
         RANK_OK(self, tamis_reducer_start(r, &step));
         RANK_OK(self, tamis_reducer_wait(r));
     }
@@ -81,12 +81,12 @@ static void run(test_rank *self) {
 
 static void run_over_messages(run_case *c) {
     tamis_comm *comms[P];
-    mail *m = mail_create(P, 0);
-    mail_comms(m, comms);
+    loopback *m = loopback_create(P, 0);
+    loopback_comms(m, comms);
     ranks_run_on(comms, P, run, c);
     for (uint32_t r = 0; r < P; r++)
         tamis_comm_destroy(comms[r]);
-    mail_destroy(m);
+    loopback_destroy(m);
 }
 
 static void a_state_of_other_buckets_is_refused(void **state) {

@@ -4,7 +4,7 @@
  * of all ranks says which rows leave, what they sum to and what waits, bit for bit.
  */
 #include "tests/support/data.h"
-#include "tests/support/mail.h"
+#include "tests/support/loopback.h"
 #include "tests/support/rank_tree.h"
 #include "tests/support/ranks.h"
 #include <math.h>
@@ -255,13 +255,13 @@ static void test_a_bound_gives_the_same_bits_over_messages(void **state) {
     for (size_t i = 0; i < 3; i++) {
         bound_case c = {
             .scheme = "tamis", .which = TOUCHES, .capacity = capacities[i], .steps = 12};
-        mail *m = mail_create(3, 0);
-        mail_comms(m, comms);
+        loopback *m = loopback_create(3, 0);
+        loopback_comms(m, comms);
         test_context("messages, capacity %u", c.capacity);
         ranks_run_on(comms, 3, run_bound, &c);
         for (int r = 0; r < 3; r++)
             tamis_comm_destroy(comms[r]);
-        mail_destroy(m);
+        loopback_destroy(m);
     }
 }
 

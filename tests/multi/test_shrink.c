@@ -65,7 +65,7 @@ static void check_smaller(test_rank *self, tamis_comm *comm, uint64_t mask, uint
         RANK_CHECK(self, tamis_comm_rank_before(comm, r) == list[r], "rank %u was %u", r,
                    tamis_comm_rank_before(comm, r));
     RANK_CHECK(self, tamis_comm_rank_before(comm, count) == 0, "a rank that does not exist");
-    RANK_OK(self, tamis_comm_check_equal(comm, "alike", 5));
+    RANK_OK(self, tamis_comm_check_equal(comm, "equal", 5));
     RANK_STATUS(self, count > 1 ? TAMIS_E_MISMATCH : TAMIS_OK,
                 tamis_comm_check_equal(comm, &list[own], sizeof list[own]));
 }
@@ -257,7 +257,7 @@ static void lists_that_differ_are_told_to_all(void **state) {
     }
 }
 
-/* Of the list {0 1 2} rank 2 does not come, or has left; then the others go on. */
+/* Rank 2 of the list {0 1 2} does not come, or has left; then the others go on. */
 static void miss_one(test_rank *self) {
     shrink_case *c = self->shared;
     tamis_comm *smaller = NULL;

@@ -58,7 +58,7 @@ static void hear(void *context, const tamis_phase_event *event) {
     }
 }
 
-/* Whether a rank has waited as it should in one step. Of several steps one suffices, for a busy
+/* Whether a rank has waited as it should in one step. One of several steps suffices, for a busy
  * machine delays different ranks at different times. */
 static bool waits_as_it_should(const test_rank *self, double skew_s) {
     return self->id == LATE ? skew_s < 0.005 * slowness()

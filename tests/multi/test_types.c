@@ -61,7 +61,7 @@ static void check_as_plain(trial what, tamis_dtype type) {
     assert_true(trial_run(&what, &narrow));
     what.type = TAMIS_DTYPE_FLOAT32;
     assert_true(trial_run(&what, &plain));
-    check_alike(&narrow);
+    check_ranks_identical(&narrow);
     for (uint32_t step = 0; step < what.steps; step++) {
         compare_state(&narrow, &plain, step);
         if (what.output == TAMIS_OUTPUT_DENSE)
@@ -100,7 +100,7 @@ static void test_mass_is_conserved_where_nothing_is_rounded(void **state) {
             what.type = what.fits = halves[t];
             what.pattern = DATA_TIES;
             assert_true(trial_run(&what, &record));
-            check_alike(&record);
+            check_ranks_identical(&record);
             check_union(&record);
             check_stats(&record);
             check_conservation(&record);

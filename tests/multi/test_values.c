@@ -44,7 +44,7 @@ static void test_values_of_16_bits_conserve_mass_exactly(void **state) {
             }
 }
 
-/* The same entries and residuals; the rounded sum divided. */
+/* Equal entries and residuals; the rounded sum divided. */
 static void test_a_mean_of_16_bits_is_the_sum_divided_once(void **state) {
     (void)state;
     for (size_t c = 0; c < COUNT(cases); c++) {
@@ -116,7 +116,7 @@ static void step_flat(flat_case *c) {
     assert_memory_equal(&c->result[0], &c->result[2], sizeof(float));
 }
 
-/* Of a vector of one block, the last shard. */
+/* The owner, in a vector of one block, of the last shard. */
 enum { OWNER = 2 };
 
 /* 129 fits 8 bits, three times 129 does not: 388 is sent. The block's owner keeps the

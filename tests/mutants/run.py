@@ -11,7 +11,7 @@ without a fault, as otherwise no failure would show anything (--skip-baseline le
 for each mutant: build, test, put back. The tests run in three stages, each of which builds only the
 programs that it needs: those near the fault; all of units, ranks as threads, faults, the protocol
 and random cases; all others that are not slow and look at what the library does, not at its text.
-Of many alike cases the tests try few (TEST_FEW). After the first stage a failure must come twice.
+Tests try a few of many similar cases (TEST_FEW). After the first stage a failure must come twice.
 
 The last line is "N mutants, K killed, S survived"; ends with 0 if at least 95 % are killed.
 """
@@ -102,7 +102,7 @@ class Copy:
                                         self.programs(commands[test["name"]], made))
 
     def read_commands(self):
-        """Of tests, also those whose programs there are not yet, which ctest leaves out."""
+        """Commands of tests, also of those whose programs are not built, which ctest leaves out."""
         commands = {}
         for path in self.build_folder.rglob("CTestTestfile.cmake"):
             for name, command in re.findall(r"^add_test\((?:\[=\[)?([\w.]+)(?:\]=\])? (.*)\)$",
@@ -140,7 +140,7 @@ class Copy:
 
 
 def failed_tests(text):
-    """Of ctest's report: name -> Failed, Timeout, SEGFAULT, ..."""
+    """Read ctest's report: name -> Failed, Timeout, SEGFAULT, ..."""
     tail = text.partition("The following tests FAILED:")[2]
     return dict(re.findall(r"^\s*\d+ - (\S+) \(([^)]*)\)", tail, re.MULTILINE))
 

@@ -145,7 +145,7 @@ def reference(nranks, stages):
             if run.state.comm.nranks > len(left):
                 smaller = run.state.comm.shrink(left)
                 part = run.state._parts[0]
-                part.object, _ = part.object.move(smaller)
+                part.object, _ = part.object.migrate(smaller)
                 run.state.comm = smaller
             while run.state.step < last:
                 run.step(run.state)

@@ -83,7 +83,7 @@ def by_transformers(wrapper, folder):
 
 
 def shared_folder():
-    """The same on all ranks."""
+    """A folder, the same on all ranks."""
     return os.path.join(tempfile.gettempdir(), "tamis-run-" + os.environ["MASTER_PORT"])
 
 

@@ -123,7 +123,7 @@ def told(call):
 
 
 def told_after(call):
-    """The same, and the seconds until then."""
+    """What told() returns, and the seconds until then."""
     begin = time.perf_counter()
     return *told(call), time.perf_counter() - begin
 

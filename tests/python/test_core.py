@@ -368,10 +368,10 @@ def test_states_that_are_a_step_apart_agree():
             reducer.residual(residual)
             states.append((reducer.control(), residual))
         reducer.restore(*states[2 - rank])  # rank 1 has not applied the last one
-        agreed[rank] = reducer.align()
+        agreed[rank] = reducer.resync()
         steps(reducer, 1, first=3)
         reducer.restore(*states[2 * rank])
-        assert "more than one apart" in str(refused(reducer.align))
+        assert "more than one apart" in str(refused(reducer.resync))
         reducer.close()
 
     ranks(2, work)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""tamis._core: ranks that are left go on (Comm.shrink, Reducer.move).
+"""tamis._core: ranks that are left go on (Comm.shrink, Reducer.migrate).
 
 A rank dies by closing its communicator when all have made the step before: the others then notice
 at once, on a busy machine too. In test_elastic.py one just stops calling.
@@ -73,22 +73,22 @@ def test_three_of_four_go_on_and_then_two():
         kept = residual(reducer)
         smaller = comms[rank].shrink()
         assert (smaller.rank, smaller.nranks, smaller.transport) == (rank, 3, "local")
-        moved, report = reducer.move(smaller)
-        assert np.array_equal(residual(moved), kept)
-        assert moved.comm is smaller and moved.layout is reducer.layout
-        assert moved.residual_length == N and moved.residual_decay == reducer.residual_decay
+        migrated, report = reducer.migrate(smaller)
+        assert np.array_equal(residual(migrated), kept)
+        assert migrated.comm is smaller and migrated.layout is reducer.layout
+        assert migrated.residual_length == N and migrated.residual_decay == reducer.residual_decay
         reducer.close()
         comms[rank].close()
         all_made[1].wait()
         if rank == 0:
-            die(moved)
+            die(migrated)
             return
-        lose(moved)
+        lose(migrated)
         least = smaller.shrink([1, 2])
         assert [least.rank_before(r) for r in range(2)] == [1, 2]
         assert [smaller.rank_before(r) for r in range(3)] == [0, 1, 2]
-        last, second = moved.move(least)
-        moved.close()
+        last, second = migrated.migrate(least)
+        migrated.close()
         smaller.close()
         out[rank] = report, second, residual(last), step(last, 10 + rank), residual(last)
         out[rank] += (last.stats()["steps"],)
@@ -105,7 +105,7 @@ def test_three_of_four_go_on_and_then_two():
     assert np.allclose(before, after, atol=1e-5)
 
 
-def test_update_mode_moves_with_its_moments():
+def test_update_mode_migrates_with_its_moments():
     comms = Comm.local(2, DEADLINE_MS)
     made = make(comms, density=0.1, update=dict(rule="adam", beta1=0.9))
     all_made = threading.Barrier(2, timeout=100)
@@ -119,12 +119,12 @@ def test_update_mode_moves_with_its_moments():
         was = np.zeros(N, np.float32), np.zeros(N, np.float32)
         lose(made[0])
         passes = made[0].moments(*was)
-        moved, report = made[0].move(comms[0].shrink())
+        migrated, report = made[0].migrate(comms[0].shrink())
         now = np.zeros(N, np.float32), np.zeros(N, np.float32)
-        assert moved.moments(*now) == passes and report["gone"] == 1
+        assert migrated.moments(*now) == passes and report["gone"] == 1
         assert np.array_equal(was, now) and now[0].any() and now[1].any()
-        assert moved.update == made[0].update
-        assert step(moved, 5).any()
+        assert migrated.update == made[0].update
+        assert step(migrated, 5).any()
 
     ranks(2, work)
 
@@ -145,10 +145,10 @@ def test_a_callback_network_of_the_ranks_that_are_left():
         place = [0, 2].index(rank)
         smaller = comms[rank].shrink([0, 2], narrow.of(place))
         assert (smaller.rank, smaller.nranks, smaller.transport) == (place, 2, "callback")
-        moved, report = made[rank].move(smaller)
+        migrated, report = made[rank].migrate(smaller)
         made[rank].close()
         comms[rank].close()
-        out[rank] = step(moved, rank), report["gone"]
+        out[rank] = step(migrated, rank), report["gone"]
 
     ranks(3, work)
     assert np.array_equal(out[0][0], out[2][0]) and out[0][1] == out[2][1] == 1
@@ -200,31 +200,31 @@ def test_lists_that_differ_are_refused_on_all_ranks():
     assert {error.status for error in said} == {"TAMIS_E_MISMATCH"}
 
 
-def test_a_reducer_moves_once_between_steps_to_a_smaller_comm():
+def test_a_reducer_migrates_once_between_steps_to_a_smaller_comm():
     comms = Comm.local(2, DEADLINE_MS)
     made = make(comms)
     with pytest.raises(TypeError, match="takes a Comm"):
-        made[0].move(3)
+        made[0].migrate(3)
     made[0].start(gradient())
     die(made[1])
     smaller = comms[0].shrink()
-    assert refused(made[0].move, smaller).status == "TAMIS_E_STATE"  # wait comes first
+    assert refused(made[0].migrate, smaller).status == "TAMIS_E_STATE"  # wait comes first
     with pytest.raises(Error):
         made[0].wait()
     plan = made[0].plan([0], [np.zeros(96, np.float32)])
-    moved, _ = made[0].move(smaller)
-    assert "has moved already" in str(refused(made[0].move, smaller))
-    assert "another" in str(refused(moved.ready, plan))
+    migrated, _ = made[0].migrate(smaller)
+    assert "has migrated already" in str(refused(made[0].migrate, smaller))
+    assert "another" in str(refused(migrated.ready, plan))
     residual(made[0])  # still there
     made[0].close()
-    assert "closed" in str(refused(made[0].move, smaller))
-    assert step(moved, 3).any()
+    assert "closed" in str(refused(made[0].migrate, smaller))
+    assert step(migrated, 3).any()
 
 
-def test_a_reducer_cannot_move_to_its_own_comm():
+def test_a_reducer_cannot_migrate_to_its_own_comm():
     comm = Comm.local(1)[0]
     reducer = Reducer(comm, Layout(SEGMENTS))
-    assert "is not what is left" in str(refused(reducer.move, comm))
+    assert "is not what is left" in str(refused(reducer.migrate, comm))
 
 
 def test_local_steps_above_a_reducer_are_named():
@@ -233,38 +233,38 @@ def test_local_steps_above_a_reducer_are_named():
     params = [np.zeros(96, np.float32), np.zeros(32, np.float32)]
     local = Local(reducer, params)
     smaller = comms[0].shrink()
-    assert "1 Local object(s) use it" in str(refused(reducer.move, smaller))
+    assert "1 Local object(s) use it" in str(refused(reducer.migrate, smaller))
     local.close()
-    assert reducer.move(smaller)[1]["gone"] == 0
+    assert reducer.migrate(smaller)[1]["gone"] == 0
 
 
-def test_nodes_do_not_move():
+def test_nodes_do_not_migrate():
     comms = Comm.local(2, 60000)
     made = make(comms, ranks_per_node=2)
     said = [None, None]
 
     def work(rank):
         smaller = comms[rank].shrink([0, 1])
-        said[rank] = refused(made[rank].move, smaller)
+        said[rank] = refused(made[rank].migrate, smaller)
 
     ranks(2, work)
     assert {error.status for error in said} == {"TAMIS_E_UNSUPPORTED"}
     assert "ranks_per_node" in str(said[0])
 
 
-def test_a_moved_reducer_keeps_its_comm_and_the_old_ones_go():
+def test_a_migrated_reducer_keeps_its_comm_and_the_old_ones_go():
     comms = Comm.local(1)
     reducer = make(comms)[0]
     old = weakref.ref(comms[0]), weakref.ref(reducer)
-    moved, _ = reducer.move(comms[0].shrink())
+    migrated, _ = reducer.migrate(comms[0].shrink())
     del reducer, comms
     gc.collect()
     assert [w() for w in old] == [None, None]
-    watch = weakref.ref(moved.comm), weakref.ref(moved)
-    assert step(moved, 1).any()
-    refused(moved.comm.close)  # the reducer uses it
-    moved.start(gradient())  # and is dropped in the midst of a step
-    del moved
+    watch = weakref.ref(migrated.comm), weakref.ref(migrated)
+    assert step(migrated, 1).any()
+    refused(migrated.comm.close)  # the reducer uses it
+    migrated.start(gradient())  # and is dropped in the midst of a step
+    del migrated
     gc.collect()
     assert [w() for w in watch] == [None, None]
 
@@ -275,9 +275,9 @@ def test_a_meter_follows():
     meter = tamis.energy.Meter()
     comms = Comm.local(1)
     reducer = make(comms, meter=meter)[0]
-    moved, _ = reducer.move(comms[0].shrink())
+    migrated, _ = reducer.migrate(comms[0].shrink())
     reducer.close()
-    refused(meter.close)  # the moved one uses it
-    step(moved, 0)
-    moved.close()
+    refused(meter.close)  # the migrated one uses it
+    step(migrated, 0)
+    migrated.close()
     meter.close()

@@ -122,7 +122,7 @@ def test_what_is_left_out_is_what_the_library_advises_for_the_density():
     for update in ("adam", {}, dict(rule="adam", scale=None), dict(beta1=0.9)):
         reducer = alone(density=0.1, update=update)
         assert reducer.update == dict(
-            rule="adam", beta1=0.9, beta2=0.99, epsilon=1e-8, scale=5.0, match=0.0
+            rule="adam", beta1=0.9, beta2=0.99, epsilon=1e-8, scale=5.0, norm_matching=0.0
         )
         assert reducer.residual_decay == 0.0
     for update in ("adam", dict(beta1=0.0)):

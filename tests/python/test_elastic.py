@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """tamis.run_elastic: ranks that are left go on in place. Sets of states: test_elastic_sets.py.
 
-The reference is made by Comm.shrink and Reducer.move alone, from a run that nothing disturbed.
+The reference is made by Comm.shrink and Reducer.migrate alone, from a run that nothing disturbed.
 """
 
 import threading
@@ -76,7 +76,7 @@ class Cut(Table):
         self.calls, self.in_step, self.now = 0, None, 0
 
     def begins(self, step):
-        """Of the victim, before each step."""
+        """What the victim does before each step."""
         if step == 1:
             self.in_step = self.calls  # all steps make as many
         self.calls, self.now = 0, step
@@ -183,7 +183,7 @@ def test_update_mode_and_dense_go_on():
 
 
 def test_another_loss_in_the_midst_of_a_recovery():
-    """Two reducers; a rank dies when the first of them has moved: the others shrink once more."""
+    """Two reducers; a rank dies when the first has migrated: the others shrink once more."""
     comms = Comm.local(4, 100000)
     states, death = [None] * 4, Death(4, victim=3, step=2)
 
@@ -197,7 +197,7 @@ def test_another_loss_in_the_midst_of_a_recovery():
                 smaller.abort()
                 raise Dies
 
-            state._parts[1].move = die
+            state._parts[1].migrate = die
 
         def train(state):
             while state.step < 6:
@@ -331,7 +331,7 @@ def test_lists_of_regroup_that_differ_end_the_run():
         assert "cannot go on" in str(out[rank]) and "the ranks that are left" in str(out[rank])
 
 
-def test_ranks_that_do_not_begin_alike_are_refused():
+def test_ranks_that_do_not_begin_the_same_way_are_refused():
     for what in ("w", "step"):
         comms = Comm.local(2, 100000)
 

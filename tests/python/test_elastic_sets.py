@@ -70,7 +70,7 @@ def test_moments_become_the_mean(tmp_path):
 
 
 def test_planned_buckets_find_their_thresholds_anew(tmp_path, caplog):
-    """Of another number of ranks they may begin elsewhere; nothing that was pending is lost."""
+    """With another number of ranks they may begin elsewhere; nothing that was pending is lost."""
     segments = tamis.Layout([(f"s{i}", 4096) for i in range(8)])
 
     def run(nranks, steps):

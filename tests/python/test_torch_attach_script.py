@@ -119,7 +119,7 @@ def case_clip_norm():
 
 
 def as_without(kind, density, **options):
-    """The same script with and without tamis, where nothing is left out."""
+    """A script with and without tamis, where nothing is left out."""
     found = []
     for with_it in (False, True):
         net = ddp(network())
@@ -132,7 +132,7 @@ def as_without(kind, density, **options):
 
 
 def case_as_without():
-    """Of whole gradients any optimizer makes the steps of a dense run."""
+    """With whole gradients any optimizer makes the steps of a dense run."""
     return [
         as_without("AdamW", 1.0), as_without("RMSprop", 1.0), as_without("Adagrad", 0.05, scheme="dense"),
         as_without("SGD", 1.0, reduce="step"),  # linear in the gradient: the mean of steps

@@ -157,7 +157,7 @@ def pending(folder, nranks):
 
 
 def case_others(folder):
-    """Of two ranks, loaded by as many as there are here."""
+    """A checkpoint of two ranks, loaded by as many as there are here."""
     rows = []
     for load in (
         lambda state, found: state.load(folder),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
 # test: slow
-"""tamis.torch and ranks that are lost: SparseState.move, DistributedOptimizer in run_elastic."""
+"""tamis.torch and ranks that are lost: SparseState.migrate, DistributedOptimizer in run_elastic."""
 
 import threading
 
@@ -70,7 +70,7 @@ def flat(model):
 
 
 def reference(kind, last, **options):
-    """Three ranks make 4 steps, two of them go on: by move() alone."""
+    """Three ranks make 4 steps, two of them go on: by migrate() alone."""
     comms = Comm.local(3, 60000)
 
     def work(rank):
@@ -80,7 +80,7 @@ def reference(kind, last, **options):
         if rank == 1:
             return None
         smaller = comms[rank].shrink([0, 2])
-        report = one.optimizer.move(smaller)
+        report = one.optimizer.migrate(smaller)
         assert (report["step"], report["gone"]) == (4, 1) and report["kept_square"] > 0
         assert one.optimizer.tamis.comm is smaller
         one.state.comm = smaller
@@ -200,7 +200,7 @@ def test_a_set_of_two_ranks_serves_others(tmp_path, kind, later):
     assert not torch.equal(again[0][0], before[0][0])
 
 
-def test_dtypes_move_with_a_communicator_each():
+def test_dtypes_migrate_with_a_communicator_each():
     comms = [Comm.local(2, 60000) for _ in range(2)]
 
     def work(rank):
@@ -214,12 +214,12 @@ def test_dtypes_move_with_a_communicator_each():
             tamis.run_elastic(print, elastic_state)
         smaller = [comm.shrink([0, 1]) for comm in own]
         with pytest.raises(ValueError, match="2 reducers need a communicator each, but 1 came"):
-            state.move(smaller[0])
-        report = state.move(smaller)
+            state.migrate(smaller[0])
+        report = state.migrate(smaller)
         assert [group.comm for group in state.groups] == smaller and report["gone"] == 0
         state.close()
         with pytest.raises(RuntimeError, match="was closed"):
-            state.move(smaller)
+            state.migrate(smaller)
 
     assert on_ranks(2, work) == [None, None]
 
@@ -232,7 +232,7 @@ def test_ddp_cannot_lose_a_rank():
         state = tamis.torch.attach(model, comm=comm)
         model(torch.ones(1, 3)).sum().backward()
         with pytest.raises(RuntimeError, match="rank 0: .* has a process group of its own"):
-            state.move(comm.shrink())
+            state.migrate(comm.shrink())
         state.close()
     finally:
         dist.destroy_process_group()

@@ -15,7 +15,7 @@ import torch
 import jobs
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Without what they depend on: torch and numpy are Debian's. Of what they ask for.
+# Without what they depend on: torch and numpy are Debian's. The rest is what they ask for.
 PACKAGES = """transformers==4.36.* accelerate==0.25.* filelock huggingface-hub==0.20.* regex
     tokenizers==0.15.* safetensors==0.4.* tqdm fsspec==2023.* typing-extensions<5""".split()
 DEBIAN = torch.__version__.startswith("1.13.0a0")
@@ -40,7 +40,7 @@ def python(tmp_path_factory):
 
 
 def test_the_natural_script_exchanges_and_a_second_ddp_is_refused(python, monkeypatch):
-    """Of Lightning none runs with Debian's torch under Python 3.11: it imports FSDP."""
+    """No Lightning runs with Debian's torch under Python 3.11: it imports FSDP."""
     trainers = ["transformers", "transformers_resumed", "accelerate", "accelerate_resumed"]
     if "TAMIS_TEST_FRAMEWORKS" in os.environ:
         trainers += ["lightning", "lightning_resumed", "hsdp"]

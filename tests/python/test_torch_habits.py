@@ -180,7 +180,7 @@ def case_dense_after():
 
 
 def case_dense_ddp_after():
-    """The same without tamis: the first step warns, unless all ranks were given one's state."""
+    """A run without tamis: the first step warns, unless all ranks were given one's state."""
     found = []
     for equal in (False, True):
         net = ddp(network())
@@ -277,7 +277,7 @@ def case_glance():
 
 
 def case_dropped_means():
-    """Of means a pass that no step follows stays: the log says so, once."""
+    """With means a pass that no step follows stays: the log says so, once."""
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())

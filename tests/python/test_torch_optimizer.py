@@ -29,7 +29,7 @@ def wrap(model, rate=0.1, inner=None, **options):
 
 
 def case_trains_as_ddp():
-    """The same bits as with DDP, with and without overlap, channels_last or not."""
+    """Gives the bits of DDP, with and without overlap, channels_last or not."""
     found = []
     for kind in ("ddp", "overlap", "after"):
         model = network()

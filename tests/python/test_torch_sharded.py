@@ -53,7 +53,7 @@ def whole(model):
     return torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])
 
 
-def alike(values):
+def identical(values):
     found = [torch.empty_like(values) for _ in range(dist.get_world_size())]
     dist.all_gather(found, values)
     return all(torch.equal(one, values) for one in found)
@@ -74,7 +74,7 @@ def beside_hsdp(make):
     stats = state.stats()["total"]
     state.close()
     moved = (rows[2] - whole(sharded(mesh()))).abs().max().item()
-    return torch.equal(rows[0], rows[1]), alike(rows[2]), stats["compression"], moved
+    return torch.equal(rows[0], rows[1]), identical(rows[2]), stats["compression"], moved
 
 
 def case_adamw():
@@ -129,7 +129,7 @@ def case_closed():
     said = told(lambda: train(model, optimizer, [1]))
     again = tamis.torch.attach(model, 0.1, optimizer=optimizer)
     train(model, optimizer, [1])
-    return said, again.steps, alike(whole(model))
+    return said, again.steps, identical(whole(model))
 
 
 CASES = ["case_adamw", "case_momentum", "case_resume", "case_refused", "case_closed"]

@@ -24,8 +24,8 @@ MOMENTUM = 0.8
 class Plain:
     """One rank's side, slowly: its own optimizer, what is left of its steps, what is applied."""
 
-    def __init__(self, kind, weights, match):
-        self.kind, self.match, self.t = kind, match, 0
+    def __init__(self, kind, weights, norm_matching):
+        self.kind, self.norm_matching, self.t = kind, norm_matching, 0
         self.decay = {"SGD": 1.0, "RMSprop": 0.9}.get(kind, 0.0)
         self.w = weights.clone()
         self.m, self.v, self.acc = (torch.zeros_like(weights) for _ in range(3))
@@ -61,7 +61,7 @@ class Plain:
         self.applied = 0.95 * self.applied + 0.05 * last
         self.weight = 0.95 * self.weight + 0.05
         mine, theirs = self.own / self.weight, max(self.applied / self.weight, last)
-        return self.match * (mine / theirs) ** 0.5
+        return self.norm_matching * (mine / theirs) ** 0.5
 
     def apply(self, chosen, mean, scale, lr):
         self.acc[chosen] = 0
@@ -92,14 +92,14 @@ def wanted_of(plain):
     return {name: plain.v if "sq" in name else plain.m for name in names}
 
 
-def against_plain(kind, match):
+def against_plain(kind, norm_matching):
     """Rates and weight decay change as a scheduler would change them."""
     rank, nranks = dist.get_rank(), dist.get_world_size()
     model = Weighted()
     for value in model.values:
         value.data.normal_(generator=torch.Generator().manual_seed(value.numel()))
     optimizer = wrap(model, kind)
-    plain = Plain(kind, flat(model.values), match)
+    plain = Plain(kind, flat(model.values), norm_matching)
     far = dict(w=0.0, residual=0.0)
     for step in range(5):
         lr, weight_decay = 0.01 * (step + 1), 0.1 / (step + 1)
@@ -123,11 +123,11 @@ def against_plain(kind, match):
 
 
 def case_adamw(**_):
-    return against_plain("AdamW", tamis.torch._kinds.match_at(DENSITY))
+    return against_plain("AdamW", tamis.torch._kinds.norm_matching_at(DENSITY))
 
 
 def case_adam(**_):
-    return against_plain("Adam", tamis.torch._kinds.match_at(DENSITY))
+    return against_plain("Adam", tamis.torch._kinds.norm_matching_at(DENSITY))
 
 
 def case_rmsprop(**_):
@@ -284,7 +284,7 @@ def case_fewer(folder):
         rows = pending(optimizer, kind)
         mean = rows[:1].clone()
         dist.all_reduce(mean)
-        rows[:1] = mean / dist.get_world_size()  # what is pending in the result; the rest is alike
+        rows[:1] = mean / dist.get_world_size()  # what is pending in the result; the rest is equal
         state = own(optimizer.tamis.state_dict())
         train(model, optimizer, range(6, 9))
         optimizer.close()

@@ -65,9 +65,10 @@ def test_kinds_go_by_the_names_of_classes_and_their_bases():
         "AdamW": (0.0, None, True), "Adam": (0.0, None, False), "NAdam": (0.9, 1.0, False),
         "RMSprop": (0.9, 1.0, False), "SGD": (1.0, 0.0, False), "Adamax": (0.0, None, False),
     }  # fmt: skip
-    for name, (decay, match, decouples) in wanted.items():
+    for name, (decay, norm_matching, decouples) in wanted.items():
         kind = _kinds.kind_of(getattr(torch.optim, name)(rows, lr=0.1))
-        assert (kind.mode, kind.residual_decay, kind.match) == ("step", decay, match), name
+        found = (kind.mode, kind.residual_decay, kind.norm_matching)
+        assert found == ("step", decay, norm_matching), name
         assert kind.decoupled({}) == decouples and not kind.doubt, name
         assert kind.decoupled(dict(decoupled_weight_decay=True))
     assert _kinds.kind_of(Own(rows)) == _kinds.kind_of(torch.optim.Adam(rows))
@@ -93,7 +94,8 @@ def test_an_unknown_optimizer_is_warned_of_unless_steps_were_asked_for():
 def test_where_all_travels_in_few_bits_what_rounding_takes_is_kept():
     rows = list(network().parameters())
     (kind,) = _plan.kinds_of([torch.optim.AdamW(rows)], None, 0.01, "quantized", None)
-    assert (kind.mode, kind.residual_decay, kind.match, kind.decouples) == ("step", 1.0, 1.0, True)
+    assert (kind.mode, kind.residual_decay, kind.norm_matching) == ("step", 1.0, 1.0)
+    assert kind.decouples is True
     (kind,) = _plan.kinds_of([torch.optim.SGD(rows, 0.1)], None, 0.01, "quantized", None)
     assert kind.mode == "gradient"
     found = []
@@ -120,9 +122,10 @@ def test_what_does_not_go_together_is_told():
 
     assert 'not "gradient" or "step"' in told(ValueError, make(reduce="update"))
     assert "give the optimizer itself" in told(TypeError, make(update="adam"))
-    assert "match is of steps" in told(ValueError, make(reduce="gradient", match=2.0))
-    assert "match is of steps" in told(ValueError, make(density=1.0, match=2.0))
-    assert "match" in told(tamis.Error, make(match=1000.0))
+    unfit = make(reduce="gradient", norm_matching=2.0)
+    assert "norm_matching is of steps" in told(ValueError, unfit)
+    assert "norm_matching is of steps" in told(ValueError, make(density=1.0, norm_matching=2.0))
+    assert "norm_matching" in told(tamis.Error, make(norm_matching=1000.0))
     assert "whole gradients" in told(ValueError, make(warmup=2))
     assert "scheme dense" in told(tamis.Error, make(reduce="step", scheme="dense"))
     rows = list(model.parameters())

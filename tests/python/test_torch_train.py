@@ -136,7 +136,7 @@ def case_resumed_run(folder):
     return bits(net), norm
 
 
-def case_aligned_run(folder):
+def case_resynced_run(folder):
     """Rank 0 has made a step that rank 1 has not: they agree on the step before, and go on."""
     net, optimizer, state, saved = resume(folder)
     state.load_state_dict(saved)
@@ -147,12 +147,12 @@ def case_aligned_run(folder):
     for _ in range(2):
         net, optimizer, state, _ = resume(folder)
         state.load_state_dict(ahead if dist.get_rank() == 0 else saved)
-        steps += [state.steps, state.align()]
+        steps += [state.steps, state.resync()]
         agreed = state.state_dict()
         train(net, optimizer, range(6, 12))
         ends.append((bits(net), state.residual_norm()))
         state.close()
-        ahead = saved = agreed  # which now need no align
+        ahead = saved = agreed  # which now need no resync
     return steps, ends
 
 
@@ -285,7 +285,7 @@ def resumed(tmp_path_factory):
     whole = ranks.run(__file__, ["case_whole_run"], folder=folder)
     ranks.values(whole, "case_whole_run")
     names = ["case_resumed_run", "case_resumed_without_residual", "case_load_names_what_differs",
-             "case_weights_only", "case_aligned_run"]
+             "case_weights_only", "case_resynced_run"]
     return dict(ranks.run(__file__, names, folder=folder), case_whole_run=whole["case_whole_run"])
 
 
@@ -296,11 +296,11 @@ def test_a_resumed_run_ends_with_the_same_bits(resumed):
 
 
 def test_ranks_a_step_apart_go_on_from_the_step_before(resumed):
-    aligned = ranks.values(resumed, "case_aligned_run")
-    assert [steps for steps, _ in aligned] == [[7, 6, 6, 6], [6, 6, 6, 6]]
-    for _, ends in aligned:
+    resynced = ranks.values(resumed, "case_resynced_run")
+    assert [steps for steps, _ in resynced] == [[7, 6, 6, 6], [6, 6, 6, 6]]
+    for _, ends in resynced:
         assert ends[0] == ends[1]
-    assert len({ends[0][0] for _, ends in aligned}) == 1
+    assert len({ends[0][0] for _, ends in resynced}) == 1
 
 
 @pytest.mark.skipif(torch.__version__.startswith("1."), reason="torch 1 refuses any float there")

@@ -30,7 +30,7 @@ static void backward(float *out) {
     fill(out, 0, n);
 }
 
-/* Of a gradient of which one percent came back, as the end will see. */
+/* Steps whose gradient came back to one percent, as the end will see. */
 static int good_steps;
 static void optimizer(float *p, const float *g) {
     size_t chosen = 0;

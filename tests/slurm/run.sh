@@ -54,7 +54,7 @@ jobs() { # tree, train: inside the cluster
         --program "$2" --batch 8
     cat "$OUT/scaling/scaling.md"
     [ "$(grep -c '^| [124] |' "$OUT/scaling/scaling.md")" -eq 12 ] # 2 kinds, 2 schemes, 3 numbers
-    # Over so few ranks, too, all must end alike.
+    # Over so few ranks, too, all must end in the same way.
     ! srun --mpi=none -n 2 "$2" --steps 1 --quiet >alone.txt 2>&1
     grep 'does not start MPI' alone.txt
 }

@@ -32,7 +32,7 @@ static void *take(size_t count, size_t size) {
     return memory;
 }
 
-void check_alike(const trial_record *record) {
+void check_ranks_identical(const trial_record *record) {
     bool dense = record->trial.output == TAMIS_OUTPUT_DENSE;
     for (uint32_t step = 0; step < record->trial.steps; step++) {
         const moment *first = record_moment(record, step, 0);

@@ -70,7 +70,7 @@ static void check_total(world *w, const tam_select_job *job) {
     test_free(pairs);
 }
 
-/* The same selection by a list, by a search and by a scan, chosen by capacity. */
+/* A selection by a list, by a search and by a scan gives the same, chosen by capacity. */
 static void check_ways(uint32_t n, int pattern, uint32_t mine, size_t k, const float *weights) {
     const size_t capacities[] = {n, 3 * k, 1};
     for (size_t i = 0; i < LENGTH(capacities); i++) {

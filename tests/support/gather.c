@@ -96,15 +96,15 @@ static tamis_status allgather(void *context, const void *send, void *recv, size_
     self->bytes = bytes;
     if ((status = rendezvous(board)) != TAMIS_OK)
         return status;
-    bool alike = true;
+    bool same_size = true;
     for (uint32_t r = 0; r < board->nranks; r++) {
-        alike &= board->endpoints[r].bytes == bytes;
-        if (alike)
+        same_size &= board->endpoints[r].bytes == bytes;
+        if (same_size)
             memcpy((char *)recv + r * bytes, board->endpoints[r].send, bytes);
     }
     if ((status = rendezvous(board)) != TAMIS_OK)
         return status;
-    if (!alike)
+    if (!same_size)
         return TAMIS_E_TRANSPORT;
     uint64_t op = self->op++;
     return board->hook ? board->hook(board->context, self->rank, op, recv, bytes * board->nranks)

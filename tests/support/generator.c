@@ -7,18 +7,18 @@
 enum { START_MS = 1000 };
 
 typedef struct piece {
-    double begin_s, watts, joules; /* joules: of the lane, before it */
+    double begin_s, watts, joules; /* joules: of the track, before it */
     uint32_t phase, twin;
 } piece;
 
-typedef struct lane {
+typedef struct track {
     piece *pieces;
     size_t count, told;
-} lane;
+} track;
 
 struct generator {
     generator_config config;
-    lane lanes[GENERATOR_LANES];
+    track tracks[GENERATOR_TRACKS];
     uint64_t random;
     uint64_t tick;
     uint64_t first_ns, seen_ns;
@@ -37,12 +37,12 @@ double generator_normal(uint64_t *state) {
 
 generator_config generator_six(uint64_t seed) {
     return (generator_config){
-        .lanes = {{{TAMIS_ENERGY_FORWARD, 22, 420, 0.15, 0},
-                   {TAMIS_ENERGY_BACKWARD, 41, 470, 0.15, 0},
-                   {TAMIS_PHASE_SELECT, 3, 300, 0.3, 0},
-                   {TAMIS_PHASE_EXCHANGE, 12, 210, 0.5, 0},
-                   {TAMIS_PHASE_WAIT, 6, 140, 1.0, 0},
-                   {TAMIS_PHASE_APPLY, 2, 260, 0.3, 0}}},
+        .tracks = {{{TAMIS_ENERGY_FORWARD, 22, 420, 0.15, 0},
+                    {TAMIS_ENERGY_BACKWARD, 41, 470, 0.15, 0},
+                    {TAMIS_PHASE_SELECT, 3, 300, 0.3, 0},
+                    {TAMIS_PHASE_EXCHANGE, 12, 210, 0.5, 0},
+                    {TAMIS_PHASE_WAIT, 6, 140, 1.0, 0},
+                    {TAMIS_PHASE_APPLY, 2, 260, 0.3, 0}}},
         .tick_s = 0.1,
         .duty = 1.0,
         .noise_w = 10.0,
@@ -65,7 +65,7 @@ static double length_s(const generator_phase *p, uint64_t *random) {
     return 1e-3 * p->ms * exp(sqrt(variance) * normal - 0.5 * variance);
 }
 
-static bool plan(generator *g, lane *l, const generator_phase *phases) {
+static bool plan(generator *g, track *l, const generator_phase *phases) {
     double now_s = 0.0, joules = 0.0, sum_ms = 0.0, end_s = g->config.seconds + 1.0;
     uint32_t n = 0;
     for (; n < GENERATOR_MOST && phases[n].ms > 0.0; n++)
@@ -77,7 +77,7 @@ static bool plan(generator *g, lane *l, const generator_phase *phases) {
     for (; l->pieces && now_s < end_s && l->count < most; l->count++) {
         const generator_phase *p = &phases[l->count % n];
         double seconds = length_s(p, &g->random), watts = p->watts;
-        if (g->config.change_s > 0.0 && now_s >= g->config.change_s && l == &g->lanes[0])
+        if (g->config.change_s > 0.0 && now_s >= g->config.change_s && l == &g->tracks[0])
             watts *= g->config.changed;
         l->pieces[l->count] = (piece){now_s, watts, joules, p->phase, p->twin};
         now_s += seconds;
@@ -86,7 +86,7 @@ static bool plan(generator *g, lane *l, const generator_phase *phases) {
     return l->pieces != NULL;
 }
 
-static size_t piece_at(const lane *l, double at_s) {
+static size_t piece_at(const track *l, double at_s) {
     size_t low = 0, high = l->count;
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
@@ -100,8 +100,8 @@ static size_t piece_at(const lane *l, double at_s) {
 
 static double joules_until(const generator *g, double at_s) {
     double sum = 0.0;
-    for (uint32_t i = 0; i < GENERATOR_LANES; i++) {
-        const lane *l = &g->lanes[i];
+    for (uint32_t i = 0; i < GENERATOR_TRACKS; i++) {
+        const track *l = &g->tracks[i];
         if (l->count == 0 || at_s <= 0.0)
             continue;
         const piece *p = &l->pieces[piece_at(l, at_s)];
@@ -118,8 +118,8 @@ generator *generator_open(const generator_config *config) {
         return NULL;
     g->config = *config;
     g->random = data_mix(config->seed * 1000003 + 17);
-    for (uint32_t i = 0; i < GENERATOR_LANES; i++) {
-        if (!plan(g, &g->lanes[i], config->lanes[i])) {
+    for (uint32_t i = 0; i < GENERATOR_TRACKS; i++) {
+        if (!plan(g, &g->tracks[i], config->tracks[i])) {
             generator_close(g);
             return NULL;
         }
@@ -131,12 +131,12 @@ generator *generator_open(const generator_config *config) {
 }
 
 void generator_close(generator *g) {
-    for (uint32_t i = 0; g && i < GENERATOR_LANES; i++)
-        tam_free(g->lanes[i].pieces);
+    for (uint32_t i = 0; g && i < GENERATOR_TRACKS; i++)
+        tam_free(g->tracks[i].pieces);
     tam_free(g);
 }
 
-static void tell(lane *l, tam_spans *spans, double until_s) {
+static void tell(track *l, tam_spans *spans, double until_s) {
     for (; l->told + 1 < l->count && l->pieces[l->told].begin_s <= until_s; l->told++) {
         const piece *p = &l->pieces[l->told];
         tam_spans_add(spans, p->phase, ns_of(p[0].begin_s), ns_of(p[1].begin_s));
@@ -160,16 +160,16 @@ bool generator_next(generator *g, tam_spans *spans, uint64_t *begin_ns, uint64_t
     *uj = shows_uj > g->shown_uj ? (uint64_t)(shows_uj - g->shown_uj) : 0;
     g->shown_uj += (int64_t)*uj;
     g->gained_uj += (int64_t)*uj;
-    for (uint32_t i = 0; i < GENERATOR_LANES; i++)
-        tell(&g->lanes[i], spans, end_s + 0.01);
+    for (uint32_t i = 0; i < GENERATOR_TRACKS; i++)
+        tell(&g->tracks[i], spans, end_s + 0.01);
     return true;
 }
 
 void generator_look(const generator *g, generator_truth *out) {
     double begin_s = (double)g->first_ns * 1e-9, end_s = (double)g->seen_ns * 1e-9;
     *out = (generator_truth){.uj = g->gained_uj};
-    for (uint32_t i = 0; i < GENERATOR_LANES; i++) {
-        const lane *l = &g->lanes[i];
+    for (uint32_t i = 0; i < GENERATOR_TRACKS; i++) {
+        const track *l = &g->tracks[i];
         for (size_t p = 0; p + 1 < l->count && l->pieces[p].begin_s < end_s; p++) {
             double from_s = fmax(l->pieces[p].begin_s, begin_s);
             double seconds = fmin(l->pieces[p + 1].begin_s, end_s) - from_s;

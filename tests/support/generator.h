@@ -8,7 +8,7 @@
 
 #include "lib/energy/attribute/attribute.h"
 
-enum { GENERATOR_LANES = 2, GENERATOR_MOST = 8 };
+enum { GENERATOR_TRACKS = 2, GENERATOR_MOST = 8 };
 
 typedef struct generator_phase {
     uint32_t phase; /* TAMIS_ENERGY_IDLE: nothing is marked */
@@ -19,13 +19,13 @@ typedef struct generator_phase {
 
 typedef struct generator_config {
     /* Threads; each repeats its list of phases; ms 0 ends a list. */
-    generator_phase lanes[GENERATOR_LANES][GENERATOR_MOST];
+    generator_phase tracks[GENERATOR_TRACKS][GENERATOR_MOST];
     double tick_s, lag_s, duty;
     double noise_w;  /* standard deviation of the mean power of a tick */
     double jitter_s; /* largest delay until a tick is seen */
     double resolution_uj;
     double seconds;
-    double change_s, changed; /* from change_s on lane 0 has `changed` times the watts; 0: never */
+    double change_s, changed; /* from change_s on track 0 has `changed` times the watts; 0: never */
     uint64_t seed;
 } generator_config;
 

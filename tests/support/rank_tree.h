@@ -48,7 +48,7 @@ static inline float rank_tree_some(const float *values, size_t stride, const boo
     return sum;
 }
 
-/** Of values[0], values[stride], ... of all ranks. */
+/** The sum of values[0], values[stride], ... of all ranks. */
 static inline float rank_tree_sum(const float *values, size_t stride, uint32_t nranks) {
     return rank_tree_some(values, stride, NULL, nranks);
 }

@@ -33,7 +33,7 @@ typedef void (*rank_body)(test_rank *self);
  *  @param timeout_ms  of the communicators; 0: test_long_ms() */
 void ranks_run(uint32_t nranks, uint32_t timeout_ms, rank_body body, void *shared);
 
-/** The same over communicators that the caller made and destroys. */
+/** Run ranks over communicators that the caller made and destroys. */
 void ranks_run_on(tamis_comm *const *comms, uint32_t nranks, rank_body body, void *shared);
 
 /** Set what is being tried: it begins every failure message, and the watchdog's. Main thread. */

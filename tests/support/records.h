@@ -28,7 +28,7 @@ tam_energy_log_setup record_setup(void);
 /** Window `seq`, 5 s long. All is known except the memory. It points into itself. */
 void record_known(test_record *out, uint64_t seq);
 
-/** The same window of a host on which nothing can be measured. */
+/** Window `seq` of a host on which nothing can be measured. */
 void record_unknown(test_record *out, uint64_t seq);
 
 /* -- logs ------------------------------------------------------------------------------------- */

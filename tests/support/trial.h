@@ -94,7 +94,7 @@ uint64_t trial_target(const trial *what);
 /* -- checks: each fails the running test with a description of the trial ---------------------- */
 
 /** All ranks hold the same bits in every step. */
-void check_alike(const trial_record *record);
+void check_ranks_identical(const trial_record *record);
 
 /** Sum over ranks of gradients = applied + change of the sum of residuals, at every entry. */
 void check_conservation(const trial_record *record);

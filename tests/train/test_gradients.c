@@ -87,7 +87,7 @@ static void make_text(subject *s) {
     s->vocabulary = sizeof letters - 1;
 }
 
-/* The same samples into the slot and for the reference. */
+/* Take samples into the slot and for the reference. */
 static void take(subject *s, workload_set set, const uint32_t *order, size_t first, size_t rows) {
     const idx_set *images = s->data.content;
     size_t length = s->settings.context + 1, kept = TEXT / 10, begin = set ? TEXT - kept : 0;

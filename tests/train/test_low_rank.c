@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * PowerSGD, with which the presets are compared: what it keeps and what it leaves add up; of
- * matrices of that rank nothing is lost; vectors are means; two ranks end alike.
+ * matrices of that rank nothing is lost; vectors are means; two ranks end with the same values.
  */
 #include "bench/train/low_rank.h"
 
@@ -36,7 +36,7 @@ static void draw(uint32_t rank, int step, bool simple, float *out) {
     }
 }
 
-/* Of a rank, whose thread may not end the test. */
+/* A check in the thread of a rank, which may not end the test. */
 static void check(bool holds, const char *what) {
     if (holds)
         return;
@@ -70,7 +70,7 @@ static double one_step(low_rank *l, int step, bool simple) {
     }
     bench_barrier(l->group);
     low_rank_reduce(l, grad);
-    check(tamis_comm_check_equal(l->group->comm, grad, N * sizeof *grad) == TAMIS_OK, "alike");
+    check(tamis_comm_check_equal(l->group->comm, grad, N * sizeof *grad) == TAMIS_OK, "equal");
     for (size_t i = 0; i < N; i++) {
         double left = i < ROWS * COLUMNS ? (double)grad[i] + (double)l->kept[i] - (double)sum[i]
                                          : (double)grad[i] - (double)mean[i];

@@ -28,7 +28,7 @@ static const train_settings settings = {
     .optimizer = TRAIN_ADAMW, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .one_bit = 1};
 static double sent[RANKS][N], kept[RANKS][N]; /* of each rank, before and after a step */
 
-/* Of a rank, whose thread may not end the test. */
+/* A check in the thread of a rank, which may not end the test. */
 static void check(bool holds, const char *what) {
     if (holds)
         return;
@@ -72,7 +72,7 @@ static void one_step(one_bit *o, optimizer *adam, uint64_t step, float *params) 
     bench_barrier(o->group);
     check_sums(o, by_owners, m);
     check_magnitudes(m);
-    check(tamis_comm_check_equal(o->group->comm, params, N * sizeof *params) == TAMIS_OK, "alike");
+    check(tamis_comm_check_equal(o->group->comm, params, N * sizeof *params) == TAMIS_OK, "equal");
     bench_barrier(o->group);
 }
 

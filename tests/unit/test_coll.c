@@ -17,7 +17,7 @@ static uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* Of very different sizes, so that another order gives other bits. */
+/* Values of very different sizes, so that another order gives other bits. */
 static float value_of(uint32_t rank, size_t i) {
     uint64_t h = mix(rank * UINT64_C(0x10001) + i * UINT64_C(0x9e3779b97f4a7c15) + 1);
     return ldexpf((float)(int32_t)(h & 0xffffff) - 8388607.5f, (int)(h >> 60) - 30);

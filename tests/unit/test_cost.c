@@ -58,8 +58,8 @@ static tam_costs costs_of(const tam_link_model *link, const tam_plan *plan) {
 }
 
 /* All with all, P = 4: 8 s of latency, 1 us a byte, 2.5 us of processor at each end of a message.
- * Of nothing, one is sent and three are received one after another; of much, only the first and the
- * last are not hidden behind the wire. */
+ * Without bytes, one is sent and three are received one after another; with many, only the first
+ * and the last are not hidden behind the wire. */
 static void a_given_link_costs_what_its_formulas_say(void **state) {
     const tam_link_model link = {8.0, 1e-6};
     const tam_plan plan = tam_plan_linear(4);

@@ -67,7 +67,7 @@ static void test_a_message_that_is_not_due_is_refused(void **state) {
     m.header.rank++, check(m, "another sender");
 }
 
-/* Of header and body; what travels by itself has a hash of its own. */
+/* Every bit of header and body; what travels by itself has a hash of its own. */
 static void test_every_bit_is_sealed(void **state) {
     message sealed = usual();
     (void)state;

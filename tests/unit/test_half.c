@@ -151,7 +151,7 @@ static void check_level(const tam_tile_level *level, const format *f, size_t cou
     assert_true(back[0] == 0x5a5a && back[count + 1] == 0x5a5a);
 }
 
-static void test_every_level_widens_arrays_alike(void **state) {
+static void test_every_level_widens_arrays_the_same_way(void **state) {
     (void)state;
     const size_t counts[] = {0, 1, 3, 7, 8, 15, 16, 17, 31, 33, 63, 65, 127, 1000, PATTERNS};
     for (const tam_tile_level *level = tam_tile_levels; level->name; level++) {
@@ -183,7 +183,7 @@ int main(void) {
         cmocka_unit_test(test_what_exceeds_the_format_becomes_infinite),
         cmocka_unit_test(test_numbers_that_vanish_keep_their_sign),
         cmocka_unit_test(test_nan_stays_nan_whatever_its_payload),
-        cmocka_unit_test(test_every_level_widens_arrays_alike),
+        cmocka_unit_test(test_every_level_widens_arrays_the_same_way),
         cmocka_unit_test(test_floats_are_copied_as_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

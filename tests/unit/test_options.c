@@ -61,7 +61,7 @@ static void values_are_printed_as_the_range_says_them(void **state) {
     assert_string_equal(text, "0.25");
 }
 
-static void zeros_compare_alike(void **state) {
+static void zeros_compare_the_same_way(void **state) {
     tamis_reducer_config plus = TAMIS_REDUCER_CONFIG_INIT, minus = plus;
     const tam_option *capacity = &tam_config_options[TAM_CONFIG_capacity];
     (void)state;
@@ -90,7 +90,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends_of_a_range_are_in_it_and_no_more),
         cmocka_unit_test(values_are_printed_as_the_range_says_them),
-        cmocka_unit_test(zeros_compare_alike),
+        cmocka_unit_test(zeros_compare_the_same_way),
         cmocka_unit_test(the_list_has_every_row_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -414,7 +414,7 @@ static void a_fixed_threshold_stays(void **state) {
         assert_true(control.state.threshold == 0.05);
         assert_int_equal(control.thresholds[0], tam_bits(0.05f));
         tam_control_update(&control, &(tam_observed){.selected = selected});
-        tam_control_aim(&control, 100 + selected);
+        tam_control_set_target(&control, 100 + selected);
     }
     tam_control_close(&control);
 }
@@ -432,9 +432,9 @@ static void a_reused_threshold_is_of_one_k(void **state) {
     tam_control_update(&control, &(tam_observed){.found = 100});
     assert_int_equal(control.state.primed, TAM_REUSE_STEPS - 1);
     assert_int_equal(control.thresholds[0], tam_bits(0.25f) + 1);
-    tam_control_aim(&control, 100);
+    tam_control_set_target(&control, 100);
     assert_int_equal(control.state.primed, TAM_REUSE_STEPS - 1);
-    tam_control_aim(&control, 50);
+    tam_control_set_target(&control, 50);
     assert_int_equal(control.state.primed, 0);
     assert_int_equal(control.thresholds[0], TAM_INFINITE_BITS);
     tam_control_close(&control);

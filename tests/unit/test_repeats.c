@@ -14,26 +14,26 @@
 enum { CAPACITY = 2048, QUEUE = 16 };
 
 typedef struct end {
-    unsigned char sent[TAM_P2P_LANES][QUEUE][CAPACITY];
-    size_t bytes[TAM_P2P_LANES][QUEUE];
-    tam_message due[TAM_P2P_LANES][QUEUE]; /* receives, */
-    uint32_t tickets[TAM_P2P_LANES][QUEUE];
-    uint32_t nsent[TAM_P2P_LANES], ndue[TAM_P2P_LANES], ncame[TAM_P2P_LANES];
+    unsigned char sent[TAM_P2P_CHANNELS][QUEUE][CAPACITY];
+    size_t bytes[TAM_P2P_CHANNELS][QUEUE];
+    tam_message due[TAM_P2P_CHANNELS][QUEUE]; /* receives, */
+    uint32_t tickets[TAM_P2P_CHANNELS][QUEUE];
+    uint32_t nsent[TAM_P2P_CHANNELS], ndue[TAM_P2P_CHANNELS], ncame[TAM_P2P_CHANNELS];
     tam_done ended[QUEUE];
     uint32_t nended;
 } end;
 
 static tamis_status post(void *self, uint32_t ticket, const tam_message *m) {
     end *e = self;
-    uint32_t *next = m->sends ? &e->nsent[m->lane] : &e->ndue[m->lane];
+    uint32_t *next = m->sends ? &e->nsent[m->channel] : &e->ndue[m->channel];
     assert_true(*next < QUEUE && m->bytes <= CAPACITY);
     if (m->sends) {
-        memcpy(e->sent[m->lane][*next], m->memory, m->bytes);
-        e->bytes[m->lane][*next] = m->bytes;
+        memcpy(e->sent[m->channel][*next], m->memory, m->bytes);
+        e->bytes[m->channel][*next] = m->bytes;
         e->ended[e->nended++] = (tam_done){ticket, m->bytes};
     } else {
-        e->due[m->lane][*next] = *m;
-        e->tickets[m->lane][*next] = ticket;
+        e->due[m->channel][*next] = *m;
+        e->tickets[m->channel][*next] = ticket;
     }
     ++*next;
     return TAMIS_OK;
@@ -54,11 +54,11 @@ static void cancel(void *self, uint32_t ticket) {
 static const tam_p2p p2p = {.name = "test", .post = post, .test = test, .cancel = cancel};
 
 /* The nth message that was sent, to the receive whose turn it is. */
-static void deliver(end *to, const end *from, uint32_t lane, uint32_t nth) {
-    uint32_t turn = to->ncame[lane]++;
-    assert_true(nth < from->nsent[lane] && turn < to->ndue[lane]);
-    memcpy(to->due[lane][turn].memory, from->sent[lane][nth], from->bytes[lane][nth]);
-    to->ended[to->nended++] = (tam_done){to->tickets[lane][turn], from->bytes[lane][nth]};
+static void deliver(end *to, const end *from, uint32_t channel, uint32_t nth) {
+    uint32_t turn = to->ncame[channel]++;
+    assert_true(nth < from->nsent[channel] && turn < to->ndue[channel]);
+    memcpy(to->due[channel][turn].memory, from->sent[channel][nth], from->bytes[channel][nth]);
+    to->ended[to->nended++] = (tam_done){to->tickets[channel][turn], from->bytes[channel][nth]};
 }
 
 static void advance(tam_coll *coll, tamis_status expected, bool expected_done) {
@@ -78,15 +78,15 @@ static void test_a_message_that_comes_again_is_refused(void **state) {
         tam_coll_begin_gather(&colls[r], &given[r], sizeof given[r], got[r]);
         advance(&colls[r], TAMIS_OK, false);
     }
-    deliver(&ends[0], &ends[1], TAM_LANE_HEADERS, 0);
-    deliver(&ends[1], &ends[0], TAM_LANE_HEADERS, 0);
+    deliver(&ends[0], &ends[1], TAM_CHANNEL_HEADERS, 0);
+    deliver(&ends[1], &ends[0], TAM_CHANNEL_HEADERS, 0);
     for (uint32_t r = 0; r < 2; r++) {
         advance(&colls[r], TAMIS_OK, true);
         assert_true(got[r][0] == 10 && got[r][1] == 11);
     }
     tam_coll_begin_gather(&colls[0], &given[0], sizeof given[0], got[0]);
     advance(&colls[0], TAMIS_OK, false);
-    deliver(&ends[0], &ends[1], TAM_LANE_HEADERS, 0);
+    deliver(&ends[0], &ends[1], TAM_CHANNEL_HEADERS, 0);
     advance(&colls[0], TAMIS_E_PROTOCOL, false);
     assert_non_null(strstr(tamis_last_error(), "it belongs to another call"));
     for (uint32_t r = 0; r < 2; r++)
@@ -109,10 +109,10 @@ static void test_a_message_is_taken_when_all_of_it_has_come(void **state) {
     }
     for (uint32_t piece = 0; piece < PIECES; piece++) {
         advance(&colls[0], TAMIS_OK, false);
-        deliver(&ends[0], &ends[1], TAM_LANE_HEADERS, piece);
+        deliver(&ends[0], &ends[1], TAM_CHANNEL_HEADERS, piece);
         advance(&colls[0], TAMIS_OK, false);
         advance(&colls[0], TAMIS_OK, false);
-        deliver(&ends[0], &ends[1], TAM_LANE_STREAMS, piece);
+        deliver(&ends[0], &ends[1], TAM_CHANNEL_STREAMS, piece);
     }
     advance(&colls[0], TAMIS_OK, true);
     assert_memory_equal(got[0], given[0], BYTES);

@@ -2,7 +2,8 @@
  *
  * Joules of a stretch among its phases. What the watts say is moved to what was measured, each
  * phase by its variance and by at most 3 standard deviations. What was measured beyond that is left
- * unattributed; if less was measured, all shares shrink alike: no more is given than there is.
+ * unattributed; if less was measured, all shares shrink by the same factor: no more is given than
+ * there is.
  */
 #include "lib/energy/attribute/fit.h"
 
@@ -37,7 +38,7 @@ static double counter_variance(const tam_fit *fit, double seconds) {
     return (s->variance + fit->unseen) * 1e12 * seconds / fit->tick_s + tick_uj * tick_uj / 6.0;
 }
 
-/* An error of the counter falls on all phases alike. */
+/* An error of the counter falls on all phases equally. */
 static void weigh(const tam_fit *fit, division *d) {
     double sum = total(d), seconds = sum * 1e-6 / fit->watts.mean_w;
     double counter = counter_variance(fit, seconds);

@@ -32,7 +32,7 @@ struct tam_marks {
     _Atomic pthread_t owners[TAM_MARKS_THREADS]; /* a free ring may hold spans */
 };
 
-/* Of threads that end and of meters that open and close; marks never take it. */
+/* Taken by threads that end and by meters that open and close; marks never take it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tam_marks *first;
 

@@ -209,7 +209,7 @@ static void clean(tam_energy_entry *e) {
     }
 }
 
-/* Of the first host in the order of hosts; of the others and of the past how many. */
+/* Names the first host in the order of hosts, and says how many others there are and were. */
 static void record_missing(tam_registry *l, const char *first, uint32_t hosts) {
     char notes[80] = "";
     int used = 0;

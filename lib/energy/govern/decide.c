@@ -8,7 +8,7 @@
 
 enum { HALVINGS = 60, EIGHTHS = 8 };
 
-/* Of what the ramp permits, the most that is aimed at. */
+/* The part of what the ramp permits that is aimed at, at most. */
 static const double ramp_part = 0.8;
 
 /* Time that was not lost is remembered for a day. */

@@ -67,7 +67,7 @@ static tam_target target_proportional(const tamis_governor *g, const tamis_gover
     double above = w->intensity_g_per_kwh - w->outlook_low_g_per_kwh;
     if (isnan(range) || isnan(above))
         return unknown;
-    if (!(range > 0.0)) /* all hours are alike */
+    if (!(range > 0.0)) /* all hours are the same */
         return target_slowdown(g, g->config.slowdown);
     return above > 0.0 ? target_slowdown(g, g->config.slowdown * (above / range)) : nothing;
 }

@@ -16,7 +16,8 @@ static const prior power_priors[TAM_RESPONSE_TERMS] = {
 
 static const double noise = 2e-5;
 
-/* Of a change within a window, what may not have been seen in it: counters and clocks lag. */
+/* The part of a change within a window that may not have been seen in it: counters and clocks
+ * lag. */
 static const double lag_part = 0.07;
 
 /* In standard deviations, squared. */

@@ -32,7 +32,7 @@ static bool open_file(tam_energy_log *log) {
 }
 
 /* Take back what was written of a line, if nobody has written behind it. */
-static bool undo_write(int fd, size_t written) {
+static bool drop_partial_line(int fd, size_t written) {
     struct stat about;
     off_t end = lseek(fd, 0, SEEK_CUR);
     return fstat(fd, &about) == 0 && about.st_size == end &&
@@ -52,7 +52,7 @@ static bool append(tam_energy_log *log, const char *bytes, size_t length) {
     }
     int cause = errno;
     if (written > 0 && written < length)
-        log->torn = !undo_write(log->fd, written);
+        log->torn = !drop_partial_line(log->fd, written);
     errno = cause;
     return written == length;
 }

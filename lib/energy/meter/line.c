@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* Of the domain that used most. */
+/* The quality of the domain that used most. */
 static void fill_quality(const tamis_energy *e, tam_period *t) {
     const tam_channel *most = NULL;
     t->residual_w = t->condition = NAN;

@@ -99,7 +99,7 @@ struct tamis_energy {
         _Atomic double density, residual_norm; /* of the last one */
     } told;
 
-    /* Of the meter's thread and the caller's, under the lock. */
+    /* Shared by the meter's thread and the caller's, under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a window is known or has ended, the meter closes */
     bool closing;
@@ -147,7 +147,7 @@ void tam_meter_show(const tamis_energy *e, uint32_t i, const tam_energy_domain *
 void tam_period_begin(const tamis_energy *e, tam_period *period);
 void tam_period_add(const tamis_energy *e, tam_period *sum, const tam_period *chunk);
 
-/** Of joules that were used between two times; NAN: unknown. */
+/** Grams of CO2 for joules that were used between two times; NAN: unknown. */
 double tam_meter_grams(const tamis_energy *e, uint64_t begin_ns, uint64_t end_ns, int64_t uj);
 
 /** Where nothing is known there is a reason, and there are no grams. */

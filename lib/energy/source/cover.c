@@ -77,8 +77,8 @@ bool tam_domain_contains(const tam_energy_domain *domains, uint32_t n, uint32_t 
     return contains(&l, &domains[outer], &domains[inner]);
 }
 
-/* What the sum lacks because of one domain; "" if nothing. Of a package that cannot be read its
- * cores need not be named as well. */
+/* What the sum lacks because of one domain; "" if nothing. If a package cannot be read,
+ * its cores need not be named as well. */
 static void explain(const list *l, uint32_t i, bool counted, char line[TAMIS_ENERGY_TEXT]) {
     const tam_energy_domain *d = &l->domains[i];
     const tam_energy_domain *outer = find(l, d->sensor.inside);

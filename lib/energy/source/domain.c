@@ -96,7 +96,7 @@ static void doubt(tam_energy_domain *d, const tam_energy_reading *r) {
 }
 
 /* When the counter changed: between the last two answers, and about a tick after the last change.
- * Of one that changes in every read it is only known that it ticks faster than it is read: then its
+ * If it changes in every read, it is only known that it ticks faster than it is read: then its
  * last tick was shortly before. */
 static uint64_t date_change(const tam_energy_domain *d, const tam_energy_reading *r,
                             uint64_t *err_ns) {

@@ -140,7 +140,7 @@ typedef struct gpu {
 
 /* -- what a GPU can tell ---------------------------------------------------------------------- */
 
-/* Of the whole module. @return a code of the library */
+/* Read a field of the whole module. @return a code of the library */
 static int read_field(const gpu *g, uint32_t id, nvml_field *out) {
     *out = (nvml_field){.id = id, .scope = NVML_SCOPE_MODULE};
     if (!g->nvml->fields)

@@ -191,7 +191,7 @@ def _sums(
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    """Of whatever an optimizer's state_dict holds: mean of float tensors, else that of rank 0."""
+    """Join what an optimizer's state_dict holds: mean of float tensors, else that of rank 0."""
     first = values[0]
     if isinstance(first, torch.Tensor) and first.is_floating_point():
         same = all(one.shape == first.shape for one in values)
@@ -222,8 +222,8 @@ def _compare(state: "SparseState", saved: Dict[str, Any]) -> None:
 
 
 def _restore(state: "SparseState", saved: Dict[str, Any], strict: bool, taken: List[str]) -> None:
-    """Restore all or nothing: when a later part refuses, undo those already changed."""
-    undo: List[Any] = []
+    """Restore all or nothing: when a later part refuses, roll back those already changed."""
+    rollback: List[Any] = []
     try:
         for number, group in enumerate(state.groups):
             before = (group.sparse.control(), group.residual() if group.has_residual else None)
@@ -233,13 +233,13 @@ def _restore(state: "SparseState", saved: Dict[str, Any], strict: bool, taken: L
             control: Optional[bytes] = None
             if strict and saved["control"] is not None:
                 control = _bytes(saved["control"][number])
-            undo.append((group, before))
+            rollback.append((group, before))
             if strict and control is None and saved["density"] != state.density:
                 group.sparse.set_density(saved["density"])
             group.restore(control, residual)
         _restore_optimizers(state, saved, strict)
     except BaseException:
-        for group, before in undo:
+        for group, before in rollback:
             group.restore(*before)
         raise
 

@@ -70,7 +70,7 @@ class _Gather:
 
 
 def _reworded(error: RuntimeError, nranks: int) -> Exception:
-    """gloo's words without its file names and advice. It tells the address of the peer that it lost,
+    """gloo's words without its file names and advice. It names the address of the peer it lost,
     not the rank; what ran into its deadline is a TimeoutError."""
     words = re.sub(r"^\[[^\]]*:\d+\] ", "", str(error)).split(". This is typically")[0]
     late = "timed out" in words.lower()
@@ -175,7 +175,7 @@ class _Alone:
 
 
 def _ranks_of(group: Any) -> List[int]:
-    """Of the job, in the order of the group."""
+    """The ranks of the job, in the order of the group."""
     return [int(dist.get_global_rank(group, r)) for r in range(dist.get_world_size(group))]
 
 

@@ -52,8 +52,9 @@ class Exchange:
         group = self.groups[0]
         words = str(group.scheme)
         if group.update is not None:
-            match, scale = group.update["match"], group.update["scale"]
-            words += f", match {match:.3g}" if match else f", scale {scale:.3g}"
+            norm_matching, scale = group.update["norm_matching"], group.update["scale"]
+            matches = f", norm_matching {norm_matching:.3g}"
+            words += matches if norm_matching else f", scale {scale:.3g}"
             words += f", residual decay {group.sparse.residual_decay:.3g}"
         return words
 
@@ -93,7 +94,7 @@ class Exchange:
 
     @torch.no_grad()
     def _limit(self) -> bool:
-        """Of this rank's gradient, all of which is held. Returns whether all ranks leave it out."""
+        """Check this rank's gradient, which is all held. Returns whether all ranks leave it out."""
         tensors = [tensor for place in self._held for tensor in place.tensors]
         assert self._limits is not None
         scaled = self._scaler is not None

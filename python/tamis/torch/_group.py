@@ -48,7 +48,7 @@ class Waiter:
     def waiting(self) -> bool:
         return self._waiting
 
-    def settle(self, limit_s: float) -> None:
+    def quiesce(self, limit_s: float) -> None:
         """After the communicator was abandoned: let the wait that was begun end, within limit_s."""
         try:
             if self._waiting:
@@ -158,9 +158,9 @@ class Group:
         before, self._made = self._made, self._counted() if made is None else made
         return sum(before) - sum(self._made)
 
-    def align(self) -> List[int]:
+    def resync(self) -> List[int]:
         """Bring the ranks to the same step. Returns the steps made, by reducer."""
-        return [int(reducer.align()) for reducer in self._reducers()]
+        return [int(reducer.resync()) for reducer in self._reducers()]
 
     def ready(self, place: Place, scale: float, stream: int, agreed: int) -> None:
         self.reducer.ready(place.plan, scale, stream, place.rates, agreed)
@@ -171,7 +171,7 @@ class Group:
         """Put the result into the gradients, or raise. Returns whether there is one.
 
         A device that runs a step by itself puts it there in the order of the stream, and what
-        became of the step is known later. So this tells of the step before, on all ranks alike.
+        became of the step is known later. So this reports on the step before, on all ranks.
         """
         self.late = False
         if self.waiter is not None and self.waiter.waiting:
@@ -197,8 +197,8 @@ class Group:
             raise
 
     def outcome(self) -> None:
-        """Wait for the last step and raise what became of it, once. The next step tells it, too, for
-        it must do so on all ranks alike, and this is asked on some."""
+        """Wait for the last step and raise what became of it, once. The next step does, too, for
+        it must do so on all ranks, and this is asked on some."""
         untold, self._untold = self._untold, False
         if untold and self._joined is not None:
             self._joined.outcome()
@@ -271,31 +271,31 @@ class Group:
         rows = zip(self.names, runs, memory)
         return {name: shaped(run, parameter) for name, run, parameter in rows}
 
-    def settle(self, limit_s: float) -> None:
+    def quiesce(self, limit_s: float) -> None:
         """After a failure, before the reducer's state is read: end the step under way."""
         if self.waiter is not None:
-            self.waiter.settle(limit_s)
+            self.waiter.quiesce(limit_s)
         try:
             self.reducer.wait()
         except _core.Error:  # the communicator is lost, or no step is under way
             pass
 
-    def move(self, smaller: _core.Comm) -> Dict[str, Any]:
+    def migrate(self, smaller: _core.Comm) -> Dict[str, Any]:
         """Go on over a communicator of fewer ranks, then choose(). Plans made before are void.
         The report is that of `sparse`, but for "steps": those made, by reducer."""
-        self.sparse, report, *steps = self._moved(self.sparse, smaller)
+        self.sparse, report, *steps = self._migrated(self.sparse, smaller)
         if self.dense is not None:
-            self.dense, _, step = self._moved(self.dense, smaller)
+            self.dense, _, step = self._migrated(self.dense, smaller)
             steps.append(step)
         self.comm = smaller
         self._joined, self._untold = None, False
         return dict(report, steps=steps)
 
     @staticmethod
-    def _moved(
+    def _migrated(
         old: _core.Reducer, smaller: _core.Comm
     ) -> Tuple[_core.Reducer, Dict[str, Any], int]:
-        made, report = old.move(smaller)
+        made, report = old.migrate(smaller)
         old.close()
         return made, report, int(report["step"])
 

@@ -96,11 +96,11 @@ def agreed_hash(optimizers: Sequence[torch.optim.Optimizer], more: Sequence[floa
 def named(
     error: _core.Error, optimizers: Sequence[torch.optim.Optimizer], comm: _core.Comm
 ) -> _core.Error:
-    """`error`, and if ranks differ in what `agreed_hash` tells, the rates of this one."""
+    """`error`, and if ranks differ in what `agreed_hash` gives, the rates of this one."""
     if "rates or tamis_step.agreed" not in str(error) or not optimizers:
         return error
     rates = ", ".join(f"{lr:.9g} (weight decay {decay:.9g})" for lr, decay in _rates(optimizers))
-    remedy = "Step schedulers alike on all ranks, and feed them what all ranks have in common."
+    remedy = "Step schedulers equally on all ranks, and feed them what all ranks have in common."
     made = launcher.error(
         f"{error} If it is the learning rates: those of rank {comm.rank} are {rates}. Or a gradient"
         " was None on one rank alone, so its parameter would decay on the others.",
@@ -123,7 +123,7 @@ def check_rates(
             error,
             f"Before step {step} the learning rates and weight decays of rank {comm.rank} are"
             f" {rows}, which is not so on all ranks",
-            "Step schedulers alike on all ranks, and feed them what all ranks have in common.",
+            "Step schedulers equally on all ranks, and feed them what all ranks have in common.",
         )
 
 

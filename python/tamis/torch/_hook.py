@@ -81,7 +81,7 @@ def attach(
     density: float = 0.01,
     optimizer: Any = None,
     reduce: Optional[str] = None,
-    match: Optional[float] = None,
+    norm_matching: Optional[float] = None,
     across: Any = None,
     **more: "Unpack[StateOptions]",
 ) -> SparseState:
@@ -91,14 +91,15 @@ def attach(
         ...                                  # the rest of the script stays as it is
 
     optimizer  the one that steps, or a list of those that do. SGD gets the mean of sparse gradients.
-               Of others each rank makes the step from its own gradient, with the optimizer's own
+               For others each rank makes the step from its own gradient, with the optimizer's own
                state, and in step() the largest entries of what it has changed are exchanged: what
                suits which is a table (docs/python.md). Clipping, schedulers, param_groups,
                GradScaler, step(closure), state_dict stay as in the script. With density 1 the mean
                of whole gradients goes to any of them, as without tamis
     reduce     "gradient": whatever the optimizer is, it gets sparse means; "step": whatever it is,
                its steps are exchanged; None: what suits it
-    match      norm of what is applied, in units of that of a rank's own step; None: by density
+    norm_matching
+               norm of what is applied, in units of that of a rank's own step; None: by density
     across     for a module of fully_shard: the mesh, or process group, of the ranks that hold the same
                shards; None: the other dimension of the mesh that it was sharded over
     more       those of SparseState, among them clip_norm=1.0, scaler=, meter=
@@ -119,21 +120,24 @@ def attach(
                 exchanged
     """
     if is_sharded(ddp):
-        return attach_sharded(ddp, density, optimizer, across, dict(more, reduce=reduce, match=match))
+        rest = dict(more, reduce=reduce, norm_matching=norm_matching)
+        return attach_sharded(ddp, density, optimizer, across, rest)
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
             "attach takes a DistributedDataParallel or a module of fully_shard, not a"
             f" {type(ddp).__name__}: for a plain loop use tamis.torch.DistributedOptimizer"
         )
     _refuse_second_hook(ddp)
-    state = SparseState(ddp, density, optimizer=optimizer, reduce=reduce, match=match, **more)
+    state = SparseState(
+        ddp, density, optimizer=optimizer, reduce=reduce, norm_matching=norm_matching, **more
+    )
     state._tell_adaptive = state._tell_adaptive and reduce is None
     for one in state.optimizers:
         if not any(stepper.optimizer is one for stepper in state.steppers):
             state.steppers.append(GradientStepper(one, GRADIENT, state))
     try:
         ddp.register_comm_hook(_Attached(state), sparse_hook)
-    except BaseException:  # torch 1.13 does not tell beforehand that it has one
+    except BaseException:  # torch 1.13 does not say beforehand that it has one
         state._unused.detach()
         state.close()
         raise
@@ -152,7 +156,7 @@ def _refuse_second_hook(ddp: DistributedDataParallel) -> None:
 
 
 def _tell_steppers(state: SparseState, lost: bool) -> None:
-    """Tell those that watch gradients when DDP has ended the step, and put results into them."""
+    """Notify those that watch gradients when DDP has ended the step, and put results into them."""
     for stepper in state.steppers:
         if not isinstance(stepper, GradientStepper):
             continue

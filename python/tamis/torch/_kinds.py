@@ -19,7 +19,7 @@ class Kind(NamedTuple):
 
     mode: str  # "gradient" or "step"
     residual_decay: Optional[float] = None
-    match: Optional[float] = None  # of tamis_update; None: by density; 0: no norms, a scale
+    norm_matching: Optional[float] = None  # of tamis_update; None: by density; 0: no norms, a scale
     decouples: bool = False  # weight decay is apart from the gradient: p *= 1 - lr wd
     scheme: str = "tamis-update"
     value_codec: str = "auto"
@@ -39,9 +39,11 @@ class Kind(NamedTuple):
         """On results of a reducer that was made for another density."""
         if self.rule == "momentum":
             return self.scale_at(density, group)
-        if self.match == 0.0:
+        if self.norm_matching == 0.0:
             return float(_core.update_advise(density, 0.0)[0])
-        return match_at(density) / match_at(made_for) if self.match is None else 1.0
+        if self.norm_matching is not None:
+            return 1.0
+        return norm_matching_at(density) / norm_matching_at(made_for)
 
     def scale_at(self, density: float, group: Dict[str, Any]) -> float:
         """Factor on what is applied, with which the rate of a dense run suits.
@@ -61,13 +63,13 @@ GRADIENT = Kind("gradient", scheme="tamis")
 
 
 def whole(kind: Kind) -> Kind:
-    """The same where every element travels, in few bits, and what rounding takes is kept."""
+    """The kind where every element is sent, in few bits, and what rounding takes is kept."""
     if kind.rule == "momentum":  # its steps are sums of gradients
         return GRADIENT
-    return kind._replace(residual_decay=1.0, match=1.0, scheme="quantized", value_codec="fp2")
+    return kind._replace(residual_decay=1.0, norm_matching=1.0, scheme="quantized", value_codec="fp2")
 
 
-# Of these sparse steps lost 5 to 10 %, where two bits of everything lost 0 to 2.
+# With these, sparse steps lost 5 to 10 %, where two bits of everything lost 0 to 2.
 _WHOLE = whole(Kind("step", 0.0, decouples=True))
 
 # The first row whose word is in the name of the class, or of one of its bases, in lower case.
@@ -106,14 +108,16 @@ _REFUSED: Dict[str, str] = {
 
 # Norm of a step in units of that of a rank's own, by density: about 1 / sqrt of the share of the
 # energy that the chosen entries have. Linear between rows, in the logarithm of the density.
-_MATCHES = [(1.0, 1.0), (0.3, 1.25), (0.08, 2.0), (0.033, 2.5), (0.01, 3.0)]
+_NORM_MATCHINGS = [(1.0, 1.0), (0.3, 1.25), (0.08, 2.0), (0.033, 2.5), (0.01, 3.0)]
 
 
 def sparse(kind: Kind) -> Kind:
     """One of whole() where the caller insists on a scheme that chooses."""
     if kind.scheme != "quantized":
         return kind
-    return kind._replace(residual_decay=0.0, match=None, scheme="tamis-update", value_codec="auto")
+    return kind._replace(
+        residual_decay=0.0, norm_matching=None, scheme="tamis-update", value_codec="auto"
+    )
 
 
 def names(optimizer: torch.optim.Optimizer) -> List[str]:
@@ -141,12 +145,12 @@ def _is_momentless(word: str, optimizer: torch.optim.Optimizer) -> bool:
 
 def _without_momentum(kind: Kind) -> Kind:
     """Adam with beta1 = 0: the residual is its momentum (docs/fidelity.md)."""
-    return kind._replace(residual_decay=0.98, match=0.0)
+    return kind._replace(residual_decay=0.98, norm_matching=0.0)
 
 
-def match_at(density: float) -> float:
-    """The match that suits a density."""
-    rows = _MATCHES
+def norm_matching_at(density: float) -> float:
+    """The factor of norm matching that suits a density."""
+    rows = _NORM_MATCHINGS
     for (above, high), (below, low) in zip(rows, rows[1:]):
         if density >= below:
             share = math.log(density / above) / math.log(below / above)

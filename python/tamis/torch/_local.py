@@ -27,7 +27,7 @@ class LocalSGD(torch.optim.Optimizer):
             evaluate(model)
 
     parameters  a module, or pairs of name and parameter: float32, in host memory or on one CUDA
-                device; alike on all ranks, which is checked (tamis.torch.broadcast_parameters).
+                device; the same on all ranks, which is checked (tamis.torch.broadcast_parameters).
                 Rounds are made in host memory: from a device parameters are copied there and back
                 in those steps that exchange, and in no others
     steps       H, local steps of a round
@@ -41,7 +41,7 @@ class LocalSGD(torch.optim.Optimizer):
     meaning: give the bare model. Buffers (statistics of BatchNorm) stay on each rank. The optimizer's
     own state does, too. param_groups, hooks and schedulers are the wrapped optimizer's.
 
-    Collective: all ranks make it and step it alike
+    Collective: all ranks make it and step it together
     Errors:     TypeError, ValueError for parameters; tamis.Error of an exchange: if nothing else is
                 lost than a round ("step"), go on
     """
@@ -241,7 +241,7 @@ class LocalSGD(torch.optim.Optimizer):
         return self.local.stats()
 
     def set_steps(self, steps: int) -> None:
-        """Change H, on all ranks alike."""
+        """Change H, on all ranks."""
         self.local.set_steps(steps)
 
     def state_dict(self) -> Dict[str, Any]:

@@ -133,7 +133,7 @@ class LocalStepper(Stepper):
             row.restore()
 
     def _trade(self, rows: List[Row]) -> bool:
-        """Exchange the steps. Returns whether they were applied, or, where a device is late to tell,
+        """Exchange the steps. Returns whether they were applied, or, where a device reports late,
         those before."""
         moved = isinstance(rows[0], Moved)
         rate = 1.0 if moved else next((row.lr for row in rows if row.lr != 0.0), 1.0)
@@ -142,7 +142,7 @@ class LocalStepper(Stepper):
         full = [row for row in rows if row.pairs]
         places = self._located(full)
         for row, place in zip(full, places):
-            row.aim(place)
+            row.set_rates(place)
         spoiled = self._state.spoiled_inside([memory for row in full for memory, _ in row.pairs])
         if self._scaling.skips or spoiled:
             _spoil(full, places)

@@ -34,7 +34,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     reduce      "gradient": the optimizer gets the mean over ranks of sparse gradients; "step": each
                 rank's optimizer steps from its own gradient, and the largest entries of what it has
                 changed are exchanged; None: what suits it, as of tamis.torch.attach
-    match       as of tamis.torch.attach
+    norm_matching  as of tamis.torch.attach
     more        those of SparseState, among them meter=tamis.energy.Meter(...); the state is the
                 attribute `tamis`
 
@@ -60,7 +60,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         parameters: Parameters,
         density: float = 0.01,
         reduce: Optional[str] = None,
-        match: Optional[float] = None,
+        norm_matching: Optional[float] = None,
         **more: "Unpack[StateOptions]",
     ) -> None:
         # No Optimizer.__init__: groups and state are the wrapped optimizer's (__getattr__).
@@ -70,7 +70,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise TypeError(WRAPPED)
         self.optimizer = optimizer
         self.tamis = SparseState(
-            parameters, density, optimizer=optimizer, reduce=reduce, match=match, **more
+            parameters,
+            density,
+            optimizer=optimizer,
+            reduce=reduce,
+            norm_matching=norm_matching,
+            **more,
         )
         self._targets = [
             (group, segment, parameter)
@@ -272,7 +277,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return self.optimizer.step() if closure is None else self.optimizer.step(closure)
 
     def _step_by_means(self) -> Any:
-        """With what was exchanged. Of a step that all ranks skip zeros would still move momentum."""
+        """With what was exchanged. In a step that all skip, zeros would still move momentum."""
         with Hidden(self.optimizer) if self._lost else contextlib.nullcontext():
             return self.optimizer.step()
 
@@ -319,9 +324,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.optimizer.load_state_dict(saved)
         self.tamis.load_state_dict(parts[0] if alone else parts)
 
-    def move(self, smaller: Union[Comm, Sequence[Comm]]) -> Dict[str, Any]:
-        """After a failure: go on with the ranks that are left, as SparseState.move."""
-        report = self.tamis.move(smaller)
+    def migrate(self, smaller: Union[Comm, Sequence[Comm]]) -> Dict[str, Any]:
+        """After a failure: go on with the ranks that are left, as SparseState.migrate."""
+        report = self.tamis.migrate(smaller)
         self._clear()
         self._synchronized = False
         return report

@@ -55,7 +55,7 @@ class AttachOptions(StateOptions, total=False):
     """Those of attach, but for what every call names."""
 
     reduce: Optional[str]
-    match: Optional[float]
+    norm_matching: Optional[float]
 
 
 def check_options(

@@ -36,7 +36,7 @@ def kinds_of(
     reduce: Optional[str],
     density: float,
     scheme: Optional[str],
-    match: Optional[float],
+    norm_matching: Optional[float],
 ) -> List[Kind]:
     if reduce not in (None, "gradient", "step"):
         raise ValueError(f'reduce is {reduce!r}, not "gradient" or "step"')
@@ -45,14 +45,17 @@ def kinds_of(
             'reduce="step" needs the optimizer: tamis.torch.attach(ddp, optimizer=optimizer)'
         )
     kinds = [_kind_of(optimizer, reduce, density, scheme) for optimizer in optimizers]
-    if match is None:
+    if norm_matching is None:
         return kinds
     if not any(kind.mode == "step" and kind.rule == "step" for kind in kinds):
         raise ValueError(
-            "match is of steps that follow norms, which here are none: give an optimizer such as"
-            " AdamW, by optimizer=, and a density below 1"
+            "norm_matching is of steps that follow norms, which here are none: give an optimizer"
+            " such as AdamW, by optimizer=, and a density below 1"
         )
-    return [kind._replace(match=match) if kind.rule == "step" else kind for kind in kinds]
+    return [
+        kind._replace(norm_matching=norm_matching) if kind.rule == "step" else kind
+        for kind in kinds
+    ]
 
 
 def _kind_of(
@@ -120,8 +123,12 @@ def options_of(
         # The scale follows density and momentum: Kind.factor.
         options["update"] = dict(rule="momentum", beta1=0.0, scale=1.0)
     else:
-        match = _kinds.match_at(density) if kind.match is None else kind.match
-        options["update"] = dict(rule="step", match=match) if match else dict(rule="step", scale=1.0)
+        factor = kind.norm_matching
+        if factor is None:
+            factor = _kinds.norm_matching_at(density)
+        options["update"] = dict(rule="step", scale=1.0)
+        if factor:
+            options["update"] = dict(rule="step", norm_matching=factor)
     if options.get("residual_decay") is None:
         options["residual_decay"] = kind.residual_decay
     return options

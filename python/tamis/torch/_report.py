@@ -52,7 +52,7 @@ def scalars(stats: Dict[str, Any]) -> Dict[str, float]:
 
 
 def at_a_glance(state: "Steps") -> str:
-    """Of the first step."""
+    """The row of the first step."""
     last = state.figures.last
     forms = "; ".join(f"{exchange.name}: {exchange.form}" for exchange in state.exchanges)
     return (

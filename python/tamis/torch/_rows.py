@@ -58,11 +58,11 @@ class Row:
         return Place(found[0][0], [segment for _, segment in found], runs, self.before())
 
     def before(self) -> Optional[List[torch.Tensor]]:
-        """Of a place: what the exchange itself takes the parameters from."""
+        """What the exchange itself takes the parameters of a place from."""
         return None
 
-    def aim(self, place: Place) -> None:
-        """Of a place: what belongs to this step alone."""
+    def set_rates(self, place: Place) -> None:
+        """Set what belongs to this step alone."""
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -130,7 +130,7 @@ class Moved(Row):
     def before(self) -> Optional[List[torch.Tensor]]:
         return [flat(held) for _, held in self.pairs]
 
-    def aim(self, place: Place) -> None:
+    def set_rates(self, place: Place) -> None:
         place.rates = [self.lr if moves else 0.0 for moves in self.moving]
 
     @torch.no_grad()

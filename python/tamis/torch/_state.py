@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence,
 import torch
 
 from .. import _core, energy, launch
-from . import _checkpoint, _comm, _files, _guard, _move, _parameters, _plan, _plot, _ranks, _report
+from . import _checkpoint, _comm, _files, _guard, _migrate, _parameters, _plan, _plot, _ranks, _report
 from ._figures import Figures
 from ._gathered import Gathered
 from ._group import Group
@@ -71,7 +71,7 @@ class SparseState(Steps):
                    All but the last pass of a step then go into no_sync()
     meter          a tamis.energy.Meter, which learns phases and steps; close the state first
     optimizer      the one, or several, that step the parameters: see `attach`
-    reduce, match  as there
+    reduce, norm_matching  as there
     more           what else tamis.Reducer takes: value_codec, density_max, threads, link_gbit, ...
 
     Collective: yes, and so are the steps: every rank makes the state at the same point.
@@ -85,7 +85,7 @@ class SparseState(Steps):
     when they are complete, and results appear on the one that is current at the end (the hook's
     return, synchronize, step). If NCCL carries parameters of a single dtype and there is no scaler,
     the host does not wait for a step: NaN and Inf in it are raised by the step after it, on all
-    ranks, whose own result is then applied; stats, state_dict and close tell those of the last
+    ranks, whose own result is then applied; stats, state_dict and close report those of the last
     step.
 
     Errors: TypeError, ValueError for what is wrong with the parameters; `Error` as tamis.Reducer
@@ -112,13 +112,13 @@ class SparseState(Steps):
         discards: bool = False,
         optimizer: Any = None,
         reduce: Optional[str] = None,
-        match: Optional[float] = None,
+        norm_matching: Optional[float] = None,
         **more: "Unpack[ReducerOptions]",
     ) -> None:
         options: Dict[str, Any] = dict(more)
         rows = _parameters.collect(parameters)
         self.optimizers = _plan.optimizers_of(optimizer)
-        kinds = _plan.kinds_of(self.optimizers, reduce, density, scheme, match)
+        kinds = _plan.kinds_of(self.optimizers, reduce, density, scheme, norm_matching)
         self._known = {id(p): (name, _parameters.form(p)) for name, p in rows}
         for one in self.optimizers:
             release(one)
@@ -205,11 +205,11 @@ class SparseState(Steps):
             )
         return groups
 
-    def _settle(self) -> None:
+    def _quiesce(self) -> None:
         """After a failure, let a thread that is still inside the step leave it, and forget steps
         that a device was given but has not ended."""
         if self.error is not None:
-            self.settle()
+            self.quiesce()
             for exchange in self.exchanges:
                 exchange.steps -= min([group.uncount() for group in exchange.groups])
 
@@ -232,7 +232,7 @@ class SparseState(Steps):
         return _report.figures(self)
 
     def _tell_outcome(self) -> None:
-        """Where a device runs the steps, an error of the last one would else be told by the next."""
+        """Where a device runs the steps, an error of the last one would else be the next one's."""
         under_way = any(exchange.under_way for exchange in self.exchanges)
         if self.error is not None or self._closed or under_way:
             return
@@ -265,7 +265,7 @@ class SparseState(Steps):
         """L2 norm of this rank's residual."""
         if self.scheme == "dense":
             return 0.0
-        self._settle()
+        self._quiesce()
         squares = [group.residual().double().square().sum().item() for group in self.groups]
         return float(sum(squares) ** 0.5)
 
@@ -286,7 +286,7 @@ class SparseState(Steps):
         own gradient is included. Allowed after a failure, but not within a step. Where one rank
         writes the checkpoint: gathered()
         """
-        self._settle()
+        self._quiesce()
         self._tell_outcome()
         return _checkpoint.save(self)
 
@@ -296,14 +296,14 @@ class SparseState(Steps):
         """Load what state_dict gave on this rank. The run continues bit for bit.
 
         state_dict  what it gave; or a dictionary with the keys of all ranks, or a list of
-                    dictionaries. Of these with another number of ranks residuals are summed, so that
+                    dictionaries. With another number of ranks their residuals are summed, so that
                     what is pending in the mean stays, all ranks get the mean of the moments, and
                     thresholds are found anew
         strict      False: take only residuals and moments, by parameter name, where name and shape
                     agree; for another density or scheme
         @return     names of parameters whose residual was taken
 
-        All ranks load the same step, or call align().
+        All ranks load the same step, or call resync().
         Errors: ValueError naming what differs; the state is then unchanged
         """
         return _checkpoint.load(self, state_dict, strict)
@@ -326,22 +326,22 @@ class SparseState(Steps):
         """
         _files.load(self, folder)
 
-    def align(self) -> int:
+    def resync(self) -> int:
         """After loading: bring ranks whose states are one step apart to the same step. Collective.
 
         If the last exchange of a step fails on some ranks only, the others have made the step.
-        They undo it: what they sent in it returns to their residual. Model and optimizer must be
-        those of the returned step. A rank that did not make the last step has saved them, and as
+        They roll it back: what they sent in it returns to their residual. Model and optimizer must
+        be those of the returned step. A rank that did not make the last step has saved them, and as
         they are equal on all ranks, that copy serves all.
 
         @return  finished steps, the same on all ranks
-        Errors: `Error` on all ranks if their steps are further apart, or if one cannot undo its
-                last; RuntimeError, also on all, if the last step exchanged parameters of one dtype
-                but not those of another: go back to an older checkpoint
+        Errors: `Error` on all ranks if their steps are further apart, or if one cannot roll back
+                its last; RuntimeError, also on all, if the last step exchanged parameters of one
+                dtype but not those of another: go back to an older checkpoint
         """
-        self._settle()
+        self._quiesce()
         for exchange in self.exchanges:
-            now = [group.align() for group in exchange.groups]
+            now = [group.resync() for group in exchange.groups]
             if min(now) != max(now):
                 raise RuntimeError(
                     f"the exchanges of {len(now)} dtypes stopped at steps {now}: go back to an older"
@@ -352,26 +352,26 @@ class SparseState(Steps):
         self._choose()
         return self.steps
 
-    def settle(self) -> None:
+    def quiesce(self) -> None:
         """After a failure of the communicator: end the step under way, within the deadline."""
         for group in self.groups:
-            group.settle(self._limit_s)
+            group.quiesce(self._limit_s)
 
-    def move(self, smaller: Union[_core.Comm, Sequence[_core.Comm]]) -> Dict[str, Any]:
+    def migrate(self, smaller: Union[_core.Comm, Sequence[_core.Comm]]) -> Dict[str, Any]:
         """After a failure: go on with the ranks that are left. Collective over them.
 
         smaller  state.comm.shrink(), with several dtypes one for each of their communicators. The
                  old one is closed if the state made it
-        @return  as tamis.Reducer.move; "step" counts finished steps of this state
+        @return  as tamis.Reducer.migrate; "step" counts finished steps of this state
 
         Means are then those of the ranks that are left. Model and optimizer must be those of that
         step, and a rank that has made one step more is ahead with them: tamis.run_elastic takes
-        care of that. Of a DistributedOptimizer call its own move().
+        care of that. With a DistributedOptimizer call its own migrate().
 
-        Errors: as tamis.Reducer.move; RuntimeError with DistributedDataParallel, which has a
+        Errors: as tamis.Reducer.migrate; RuntimeError with DistributedDataParallel, which has a
                 process group of its own
         """
-        return _move.move(self, smaller)
+        return _migrate.migrate(self, smaller)
 
     def close(self) -> None:
         """Free reducers, and communicators that the state made. A second call does nothing.
@@ -382,7 +382,7 @@ class SparseState(Steps):
         if self._closed:
             return
         self._unused()
-        self._settle()
+        self._quiesce()
         failure: Optional[_core.Error] = None
         try:
             self._tell_outcome()

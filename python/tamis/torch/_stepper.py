@@ -194,7 +194,7 @@ class GradientStepper(Stepper):
     def before(self, kwargs: Dict[str, Any]) -> None:
         if self._state.scaler is None and scaled(self.optimizer, kwargs):
             raise RuntimeError(
-                f"{self.here()}a GradScaler steps the optimizer, which tamis was not told of, so"
+                f"{self.here()}a GradScaler steps the optimizer, which tamis was not given, so"
                 " the residual would be in units of its scale: write attach(..., scaler=scaler)"
             )
         fresh, self.fresh = self.fresh, False

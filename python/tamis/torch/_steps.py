@@ -132,8 +132,8 @@ class Steps:
         return leaves
 
     def spoiled_inside(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Of shards: whether a rank of this node has NaN or Inf. Those that hold other shards exchange
-        with other ranks, and must lose the same steps."""
+        """Whether a rank of this node has NaN or Inf in its shards. Those that hold other shards
+        exchange with other ranks, and must lose the same steps."""
         if self._inside is None:
             return False
         sound = all(bool(tensor.isfinite().all()) for tensor in tensors)

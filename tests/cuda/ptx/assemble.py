@@ -87,7 +87,7 @@ class Kernel:
         return self.constants[bits, value]
 
     def place(self, text, bits):
-        """Of an operand of so many bits, which may be a number."""
+        """The address of an operand of so many bits, which may be a number."""
         if text in self.places:
             place, width = self.places[text]
             if width != bits:

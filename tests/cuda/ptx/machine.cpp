@@ -173,7 +173,7 @@ void begin_warp(warp *w, uint32_t number) {
             memcpy(w->registers.data() + c.place + l * c.bytes, &c.value, c.bytes);
 }
 
-/* Of a barrier that counts: in how many threads its condition holds. */
+/* In how many threads the condition of a barrier that counts holds. */
 uint32_t count_votes(const instruction &i) {
     uint32_t votes = 0;
     for (const warp &w : m.warps)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Who touched a word when. Each barrier, fence and block begins a new moment. Of every word of four
- * bytes is kept who wrote it last and who read it last in this launch, and at which moment.
+ * Who touched a word when. Each barrier, fence and block begins a new moment. For every word of
+ * four bytes it is kept who wrote it last and who read it last in this launch, and at which moment.
  *
  *     one block        two accesses of different threads, one of them a write, need a barrier
  *                      between; atomics need none among themselves
@@ -57,7 +57,7 @@ void learn(knowledge *to, const knowledge &from) {
     }
 }
 
-/* Of a thread that used fences and atomics. */
+/* What is known of a thread that used fences and atomics. */
 struct ordering {
     knowledge known; /* as of its last fence */
     knowledge seen;  /* came with atomics; known after a fence */

@@ -111,14 +111,14 @@ class Rank:
     def clear(self):
         self.opt.zero_grad(set_to_none=True)
 
-    def settle(self):
+    def quiesce(self):
         """What torch does with gradients it does at once, as the host does."""
         if self.device:
             current_stream(self.rank).synchronize()
 
     def backward(self, step, factor=1.0):
         x, y = batch(self.rank, step)
-        self.settle()
+        self.quiesce()
         (MSE(self.ddp(x), y) * factor).backward()
 
     def values(self):

@@ -69,7 +69,7 @@ def test_a_rank_that_has_run_out_of_inputs():
                 one.clear()
                 one.backward(step)
                 one.opt.step()
-                one.settle()  # at the end Join sends the parameters of one rank
+                one.quiesce()  # at the end Join sends the parameters of one rank
         assert one.state.steps == 4
         return one.end()
 
@@ -131,7 +131,7 @@ def test_a_backward_pass_that_ended_early_ends_the_state():
 
 
 def test_a_group_of_some_ranks_connects_in_itself(monkeypatch):
-    """Of four ranks two have a DDP of their own: its communicator is over NCCL, of these two."""
+    """Two of four ranks have a DDP of their own: its communicator is over NCCL, of these two."""
     size = lambda group=None: 2 * RANKS if group is None else group.size()
     monkeypatch.setattr(dist, "get_world_size", size)
     monkeypatch.setattr(_comm, "_carrier_among", lambda group, limit_s: here.carriers.pop())
@@ -148,11 +148,11 @@ def test_a_group_of_some_ranks_connects_in_itself(monkeypatch):
     assert torch.equal(found[0][:-1], found[1][:-1])
 
 
-def test_ddp_cannot_move_to_fewer_ranks():
+def test_ddp_cannot_migrate_to_fewer_ranks():
     def body(one):
         one.backward(0)
         with pytest.raises(RuntimeError, match="has a process group of its own"):
-            one.state.move(one.state.comm)
+            one.state.migrate(one.state.comm)
         one.end()
 
     on(body, True)

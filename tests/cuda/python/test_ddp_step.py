@@ -20,7 +20,7 @@ def rule(kind, **options):
     rule(Adam, weight_decay=0.1),
     rule(RMSprop),
     rule(SGD, momentum=0.9),
-    dict(rule(AdamW), match=1.0),
+    dict(rule(AdamW), norm_matching=1.0),
     dict(rule(AdamW), clip_norm=0.05),
     dict(rule(SGD), reduce="gradient"),
     dict(rule(AdamW), scheme="quantized"),
@@ -36,7 +36,7 @@ def test_a_closure_makes_the_backward_pass():
         def closure():
             one.clear()
             x, y = batch(one.rank, step)
-            one.settle()
+            one.quiesce()
             loss = MSE(one.ddp(x), y)
             loss.backward()
             return loss
@@ -68,7 +68,7 @@ def test_clipping_and_micro_batches_are_those_of_the_script():
             one.clear()
             one.backward(10 * step)
             one.backward(10 * step + 1)  # comes to the first
-            one.settle()
+            one.quiesce()
             torch.nn.utils.clip_grad_norm_(one.every, 0.05)
             one.opt.step()
         assert one.state.steps == 3
@@ -183,7 +183,7 @@ def test_a_scaler_of_own_steps_need_not_be_given():
         for step in range(3):
             one.clear()
             one.backward(step, 8.0)
-            one.settle()
+            one.quiesce()
             one.opt.grad_scale = torch.tensor(8.0)
             one.opt.found_inf = torch.tensor(float((step, one.rank) == (1, 1)))
             before = one.values()

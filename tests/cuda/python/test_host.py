@@ -104,7 +104,7 @@ def test_a_lost_rank_is_told_by_the_step():
         assert caught.value.lost == "comm"
         state = model.opt.tamis
         assert own(state.state_dict())["steps"] == state.steps == 1
-        report = model.opt.move(comm.shrink([0, 2]))
+        report = model.opt.migrate(comm.shrink([0, 2]))
         assert report["step"] == 1 and report["gone"] == 1
         steps(model, [2, 3])
         found = model.values()
@@ -133,7 +133,7 @@ def test_a_step_that_broke_off_ends_before_the_state_is_read():
             model.opt._arrived(0)
         assert state.groups[0].waiter.waiting
         assert own(state.state_dict())["steps"] == 1 and not state.groups[0].waiter.waiting
-        assert model.opt.move(comm.shrink([0, 1]))["step"] == 1
+        assert model.opt.migrate(comm.shrink([0, 1]))["step"] == 1
         steps(model, [1, 2])
         found = model.values()
         model.opt.close()
@@ -157,10 +157,10 @@ class Blocked:
 def test_a_wait_that_does_not_end_is_left_to_its_thread():
     waiter, reducer = Waiter(), Blocked()
     waiter.begin(reducer)
-    waiter.settle(0.01)
+    waiter.quiesce(0.01)
     assert waiter.waiting  # the state says then that the reducer is in use
     reducer.end.set()
-    waiter.settle(60)
+    waiter.quiesce(60)
     assert not waiter.waiting
     waiter.begin(reducer)  # its next step is waited for
     with pytest.raises(ValueError, match="abandoned"):

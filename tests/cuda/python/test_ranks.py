@@ -38,7 +38,7 @@ def launched(monkeypatch):
 
 
 class OnHost(Model):
-    """The same model with its parameters on the CPU, over what run() gave it."""
+    """A Model with its parameters on the CPU, over what run() gave it."""
 
     def __init__(self, rank, dtype=torch.float32, **options):
         self.rank, self.dtype = rank, dtype
@@ -75,7 +75,7 @@ def both(body, nranks=RANKS):
 
 @pytest.mark.parametrize("options", [{}, ADAM, dict(warmup=6), dict(overlap=False)])
 def test_two_of_three_go_on(launched, options):
-    """After move() the others have the bits that the host gives them, and the step's number."""
+    """After migrate() the others have the bits that the host gives them, and the step's number."""
 
     def body(kind, rank):
         model = kind(rank, **dict(options))
@@ -85,7 +85,7 @@ def test_two_of_three_go_on(launched, options):
             dead.append(model)
             return torch.zeros(1)
         smaller = model.opt.tamis.comm.shrink([0, 2])
-        report = model.opt.move(smaller)
+        report = model.opt.migrate(smaller)
         assert report["step"] == 3 and report["gone"] == 1
         assert model.opt.tamis.comm is smaller and stand_in.current_device() == 0
         steps(model, range(3, 8))
@@ -100,9 +100,9 @@ def test_two_of_three_go_on(launched, options):
 
 @pytest.mark.parametrize("options", [{}, dict(warmup=5)])
 @pytest.mark.parametrize("saves", [True, False])
-def test_a_lost_rank_ends_the_state_until_it_moves(saves, options):
+def test_a_lost_rank_ends_the_state_until_it_migrates(saves, options):
     """Steps raise the first cause again, those that no device has ended do not count, and after
-    move() steps work."""
+    migrate() steps work."""
 
     def body(rank):
         carrier = here.carriers.pop()
@@ -120,7 +120,7 @@ def test_a_lost_rank_ends_the_state_until_it_moves(saves, options):
         assert again.value is state.error and "ended by" in repr(state)
         if saves:
             assert own(state.state_dict())["steps"] == state.steps == 3
-        report = model.opt.move(nccl(carrier.shrink([0, 2]), rank))
+        report = model.opt.migrate(nccl(carrier.shrink([0, 2]), rank))
         assert report["gone"] == 1 and state.error is None
         assert report["step"] == state.steps == 3
         made = 3
@@ -135,11 +135,11 @@ def test_a_lost_rank_ends_the_state_until_it_moves(saves, options):
     assert torch.allclose(first, third, atol=1e-6) and first.count_nonzero()
 
 
-def test_ranks_a_step_apart_are_aligned():
+def test_ranks_a_step_apart_are_resynced():
     def body(rank):
         model = Model(rank)
         steps(model, range(3))
-        assert model.opt.tamis.align() == 3
+        assert model.opt.tamis.resync() == 3
         steps(model, [3])
         found = model.values()
         model.opt.close()
@@ -275,7 +275,7 @@ def test_a_shard_goes_to_the_rank_that_saved_it():
 # -- two dtypes ------------------------------------------------------------------------------------
 
 
-def test_dtypes_move_with_a_communicator_each(launched):
+def test_dtypes_migrate_with_a_communicator_each(launched):
     kinds = [torch.float32, torch.bfloat16, torch.float32]
 
     def body(rank):
@@ -283,7 +283,7 @@ def test_dtypes_move_with_a_communicator_each(launched):
         state = tamis.torch.SparseState(rows, density=0.1, transport="nccl", timeout_s=20)
         own = [group.comm for group in state.groups]
         smaller = [comm.shrink([0, 1]) for comm in own]
-        report = state.move(smaller)
+        report = state.migrate(smaller)
         assert [group.comm for group in state.groups] == smaller and report["gone"] == 0
         assert [comm.transport for comm in smaller] == 2 * ["nccl"]
         state._unused.detach()

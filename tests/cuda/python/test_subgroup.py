@@ -41,7 +41,7 @@ def case_one_group_of_two():
             (comm,) = made(groups[0])
         found.append((comm.transport, comm.nranks))
         comm.close()
-    later = dist.new_group(backend="gloo")  # of all, who count alike
+    later = dist.new_group(backend="gloo")  # of all, who count the same
     sum_ = torch.ones(1)
     dist.all_reduce(sum_, group=later)
     return found, sum_.item()

@@ -192,7 +192,7 @@ def steps_skipped_by_all_means_discards():
 
 @scenario
 def step_skipped_by_one_rank():
-    """A rank's own norm decides; dense ranks would decide alike."""
+    """A rank's own norm decides; dense ranks would decide the same."""
     wrapped = DDP(net())
     made = adamw()(wrapped)
     state = attach(wrapped, made, timeout_s=5)

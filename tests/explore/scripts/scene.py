@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Models, loops and verdicts that the scenarios share. Of no module but these: import *."""
+"""Models, loops and verdicts that the scenarios share. Only for these modules: import *."""
 
 import copy
 import importlib
@@ -149,7 +149,7 @@ def learned(model, before, dense, sparse, share):
 
 
 def pair(make, model=net, loop=plain, steps=40, share=0.6, ddp=None, **options):
-    """The same loop over plain DDP, and with attach."""
+    """A loop over plain DDP, and the same with attach."""
     losses = []
     for sparse in (False, True):
         try:
@@ -214,13 +214,13 @@ def bare(make, wrap, loop=plain, steps=40, share=0.6, end=None):
     wrapped = DDP(net())
     before, dense = measure(wrapped.module), make(wrapped)
     plain(wrapped, dense, steps)
-    aim = measure(wrapped.module)
+    reference = measure(wrapped.module)
     model = net()
     made = wrap(make(model), model)
     loop(model, made, steps)
     if end is not None and not BROKEN:
         end(made)
-    return learned(model, before, aim, measure(model), share)
+    return learned(model, before, reference, measure(model), share)
 
 
 def distributed(**options):

@@ -31,7 +31,8 @@ static void list_rows(const look *l, uint32_t v, const tamis_bucket *b, bool *le
 void look_rows(look *l, bool *leaves) {
     memset(leaves, 0, (size_t)l->n);
     for (uint32_t i = 0; i < l->all->nbuckets && l->c->config.rows_capacity > 0; i++) {
-        for (uint32_t v = 0; v < l->m.nranks && look_is_kind(&l->all->buckets[i], "rows"); v++)
+        for (uint32_t v = 0; v < l->m.nranks && look_is_kind(&l->all->buckets[i], "sparse-rows");
+             v++)
             list_rows(l, v, &l->all->buckets[i], leaves);
     }
 }

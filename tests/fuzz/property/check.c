@@ -64,7 +64,7 @@ static bool check_finite(look *l) {
 /* Without a list an entry is in the result if a residual has changed there. */
 static bool read_unlisted(look *l) {
     for (uint64_t i = 0; i < l->n; i++) {
-        bool rows = look_is_kind(fuzz_bucket(l->r, l->step, i), "rows");
+        bool rows = look_is_kind(fuzz_bucket(l->r, l->step, i), "sparse-rows");
         value[i] = l->all->gradient[i];
         member[i] = rows || value[i] != 0.0f;
         for (uint32_t v = 0; v < l->m.nranks; v++)

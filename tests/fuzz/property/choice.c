@@ -21,7 +21,7 @@ static void add_largest(const look *l, const float *acc, uint64_t k, bool *chose
     static uint32_t order[MOST_LENGTH];
     uint32_t count = 0;
     for (uint32_t i = 0; i < l->n; i++) {
-        if (!look_is_kind(fuzz_bucket(l->r, l->step, i), "rows"))
+        if (!look_is_kind(fuzz_bucket(l->r, l->step, i), "sparse-rows"))
             order[count++] = i;
     }
     sorted_by = acc;
@@ -34,7 +34,7 @@ static void add_largest(const look *l, const float *acc, uint64_t k, bool *chose
 static bool has_rule(const look *l) {
     uint32_t ordinary = 0;
     for (uint32_t i = 0; i < l->all->nbuckets; i++)
-        ordinary += !look_is_kind(&l->all->buckets[i], "rows");
+        ordinary += !look_is_kind(&l->all->buckets[i], "sparse-rows");
     bool exact = fuzz_is(l->c, 2, "exact") || fuzz_is(l->c, 2, "predict");
     bool everywhere = fuzz_is(l->c, 0, "all") || fuzz_is(l->c, 0, "leader");
     bool all_go = fuzz_is(l->c, 3, "union") || fuzz_is(l->c, 3, "pairs");
@@ -52,7 +52,8 @@ bool look_choice(look *l, uint64_t k) {
             add_largest(l, l->m.acc[v], k, chosen);
     }
     for (uint64_t i = 0; i < l->n; i++) {
-        if (chosen[i] != l->member[i] && !look_is_kind(fuzz_bucket(l->r, l->step, i), "rows"))
+        if (chosen[i] != l->member[i] &&
+            !look_is_kind(fuzz_bucket(l->r, l->step, i), "sparse-rows"))
             return look_fail(l, "entry %llu is %samong the %llu largest, and %sin the result",
                              (unsigned long long)i, chosen[i] ? "" : "not ", (unsigned long long)k,
                              l->member[i] ? "" : "not ");

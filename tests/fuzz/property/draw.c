@@ -51,10 +51,10 @@ static uint32_t draw_length(dice *d, uint32_t most) {
 static void draw_layout(dice *d, fuzz_case *c) {
     uint32_t most = chance(d, 80) ? 60 : chance(d, 85) ? 600 : 6000, left = MOST_LENGTH;
     uint32_t wanted = chance(d, 25) ? 1 : 1 + roll(d, chance(d, 80) ? 8 : MOST_SEGMENTS);
-    bool rowed = chance(d, 15);
+    bool with_rows = chance(d, 15);
     while (c->nsegments < wanted && left > 0) {
         uint32_t length = draw_length(d, most < left ? most : left), row = 0;
-        if (rowed && chance(d, 45)) {
+        if (with_rows && chance(d, 45)) {
             row = 1 + roll(d, 9);
             length = (length + row - 1) / row * row;
         }
@@ -170,7 +170,7 @@ static void draw_update(dice *d, fuzz_case *c) {
     if (c->update.rule == TAMIS_UPDATE_STEP)
         c->update.beta1 = 0.0;
     if (chance(d, 30) && c->update.rule != TAMIS_UPDATE_MOMENTUM)
-        c->update.match = spread(d, 0.01, 100.0);
+        c->update.norm_matching = spread(d, 0.01, 100.0);
 }
 
 /* Mostly remove options that the scheme cannot have. */
@@ -247,7 +247,7 @@ static void draw_steps(dice *d, fuzz_case *c) {
     }
 }
 
-/* Of segments with rows; mostly not where it is refused. */
+/* The bound of segments with rows; mostly not where it is refused. */
 static void draw_bound(dice *d, fuzz_case *c) {
     uint32_t most = 1 + roll(d, chance(d, 50) ? 4 : 100);
     bool rows = fuzz_ordinary(c) < fuzz_length(c), refused = fuzz_is(c, 3, "dense");

@@ -195,7 +195,7 @@ static bool check_conserved(look *l, uint64_t i) {
 bool look_entry(look *l, const tamis_bucket *b, uint64_t i) {
     if (look_is_kind(b, "dense"))
         return check_everything(l, i);
-    if (look_is_kind(b, "rows"))
+    if (look_is_kind(b, "sparse-rows"))
         return l->c->config.rows_capacity > 0 ? check_bound_entry(l, i) : check_row_entry(l, b, i);
     bool drops = l->c->config.nonfinite == TAMIS_NONFINITE_DROP;
     if (drops && l->value[i] == 0.0f && look_may_overflow(l, i) && all_cleared(l, i))

@@ -55,7 +55,7 @@ static bool check_counts(const record *r, uint32_t step, char failure[SENTENCE])
     bool dense = false;
     for (uint32_t i = 0; i < all->nbuckets; i++) {
         const tamis_bucket *b = &all->buckets[i];
-        if (is_kind(b, "rows"))
+        if (is_kind(b, "sparse-rows"))
             continue;
         dense = dense || is_kind(b, "dense");
         sum += b->target;
@@ -85,7 +85,7 @@ static uint64_t count_listed(const record *r, uint32_t step) {
     const common *all = &r->common[step];
     uint64_t count = r->moments[step][0].count, found = count;
     for (uint32_t i = 0; i < all->nbuckets && all->listed; i++) {
-        if (is_kind(&all->buckets[i], "rows"))
+        if (is_kind(&all->buckets[i], "sparse-rows"))
             found -= count_within(all, count, &all->buckets[i]);
     }
     return found;
@@ -146,7 +146,7 @@ static bool check_norms(const record *r, uint32_t step, const model *m, char fai
         double acc = 0.0, rest = 0.0;
         for (uint32_t i = 0; i < r->common[step].nbuckets; i++) {
             const tamis_bucket *b = &r->common[step].buckets[i];
-            bool selects = !is_kind(b, "dense") && !is_kind(b, "rows");
+            bool selects = !is_kind(b, "dense") && !is_kind(b, "sparse-rows");
             for (uint64_t e = b->begin; selects && e < b->begin + b->length; e++) {
                 acc += (double)m->acc[rank][e] * m->acc[rank][e];
                 rest += (double)now->residual[e] * now->residual[e];

@@ -128,7 +128,8 @@ static void take_in(const record *r, uint32_t step, uint32_t rank, const float *
     for (uint32_t i = 0; i < all->nbuckets; i++) {
         const tamis_bucket *b = &all->buckets[i];
         float *acc = out->acc[rank] + b->begin;
-        bool dense = strcmp(b->exchange, "dense") == 0, rows = strcmp(b->exchange, "rows") == 0;
+        bool dense = strcmp(b->exchange, "dense") == 0,
+             rows = strcmp(b->exchange, "sparse-rows") == 0;
         if (dense && last) {
             for (uint64_t e = 0; e < b->length; e++)
                 acc[e] = scale * grad[b->begin + e] + acc[e];
@@ -190,8 +191,8 @@ void fuzz_model(const record *r, uint32_t step, model *out) {
     uint32_t size = c->config.ranks_per_node > 1 ? c->config.ranks_per_node : 1;
     double ranks = c->config.op == TAMIS_OP_MEAN ? c->nranks : 1.0;
     *out = (model){.nranks = c->nranks / size};
-    /* tests/multi/test_update_match.c knows what a scale that follows norms must be */
-    bool follows = c->updates && c->update.match > 0.0;
+    /* tests/multi/test_norm_matching.c knows what a scale that follows norms must be */
+    bool follows = c->updates && c->update.norm_matching > 0.0;
     double scale = follows ? r->moments[step][0].stats.update_scale : c->update.scale;
     out->divisor = (float)(c->updates ? ranks / scale : ranks);
     for (uint32_t rank = 0; rank < out->nranks; rank++) {

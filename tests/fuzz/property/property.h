@@ -100,7 +100,7 @@ uint64_t fuzz_mix(uint64_t x);
 
 void fuzz_draw(uint64_t seed, uint64_t number, fuzz_case *out);
 
-/** The same case with changes that must not affect the results. */
+/** A copy of the case with changes that must not affect the results. */
 void fuzz_twin(const fuzz_case *of, fuzz_case *out);
 
 /** The `way`-th simplification. @return false: there is none; *changed: whether the case changed */
@@ -209,7 +209,8 @@ bool fuzz_check(const record *r, char failure[SENTENCE]);
 bool fuzz_check_figures(const record *r, uint32_t step, const model *m, char failure[SENTENCE]);
 bool fuzz_check_twin(const record *a, const record *b, char failure[SENTENCE]);
 
-/** Of the bits of all that the ranks got: the same with all kernels and on all processors. */
+/** A digest of the bits of all that the ranks got: the same with all kernels and on all
+ * processors. */
 uint64_t fuzz_digest(const record *r);
 
 #endif

@@ -4,7 +4,7 @@
  * so the threads stay from case to case and wait for the next one.
  */
 #include "tests/fuzz/property/property.h"
-#include "tests/support/mail.h"
+#include "tests/support/loopback.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -88,7 +88,7 @@ struct fuzz_board {
     uint32_t nranks, waiting;
     uint64_t round;
     bool broken;
-    mail *letters; /* NULL: all-gathers */
+    loopback *letters; /* NULL: all-gathers */
     endpoint endpoints[MOST_RANKS];
 };
 
@@ -121,13 +121,13 @@ static tamis_status gather(void *context, const void *send, void *recv, size_t b
     own->bytes = bytes;
     if (!rendezvous(b))
         return TAMIS_E_TRANSPORT;
-    bool alike = true;
+    bool same_size = true;
     for (uint32_t r = 0; r < b->nranks; r++) {
-        alike = alike && b->endpoints[r].bytes == bytes;
-        if (alike)
+        same_size = same_size && b->endpoints[r].bytes == bytes;
+        if (same_size)
             memcpy((char *)recv + r * bytes, b->endpoints[r].send, bytes);
     }
-    if (!alike)
+    if (!same_size)
         break_board(b);
     return rendezvous(b) ? TAMIS_OK : TAMIS_E_TRANSPORT;
 }
@@ -161,8 +161,8 @@ bool ranks_connect(const fuzz_case *c, fuzz_board **board, tamis_comm **comms) {
     *board = b;
     if (!c->messages)
         return connect_board(b, &config, comms);
-    b->letters = mail_create(c->nranks, 0);
-    mail_comms(b->letters, comms);
+    b->letters = loopback_create(c->nranks, 0);
+    loopback_comms(b->letters, comms);
     return true;
 }
 
@@ -178,7 +178,7 @@ void ranks_part(uint32_t nranks, fuzz_board *board, tamis_comm **comms) {
     if (!board)
         return;
     if (board->letters)
-        mail_destroy(board->letters);
+        loopback_destroy(board->letters);
     pthread_cond_destroy(&board->changed);
     pthread_mutex_destroy(&board->lock);
     free(board);

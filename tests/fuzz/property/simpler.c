@@ -72,7 +72,7 @@ static void make_usual(fuzz_case *c, uint32_t what) {
         break;
     case 12:
         c->update.scale = 1.0;
-        c->update.match = 0.0;
+        c->update.norm_matching = 0.0;
         break;
     case 13:
         o->grad_dtype = TAMIS_DTYPE_FLOAT32;

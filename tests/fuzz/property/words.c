@@ -66,9 +66,9 @@ static void describe_config(page *p, const fuzz_case *c) {
     say_number(p, "ranks_per_node", o->ranks_per_node, 0);
     say_number(p, "residual_decay", o->residual_decay, 1.0);
     if (c->updates)
-        say(p, " update={rule=%d beta1=%g beta2=%g epsilon=%g scale=%.9g match=%g}",
+        say(p, " update={rule=%d beta1=%g beta2=%g epsilon=%g scale=%.9g norm_matching=%g}",
             (int)c->update.rule, c->update.beta1, c->update.beta2, c->update.epsilon,
-            c->update.scale, c->update.match);
+            c->update.scale, c->update.norm_matching);
 }
 
 void fuzz_describe(const fuzz_case *c, char *text, size_t size) {

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""A SparseState goes on with the ranks that are left."""
+
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Union
+
+from .. import _core
+from ._streams import on
+
+if TYPE_CHECKING:
+    from ._state import SparseState
+
+
+def migrate(
+    state: "SparseState", smaller: Union[_core.Comm, Sequence[_core.Comm]]
+) -> Dict[str, Any]:
+    comms = [smaller] if isinstance(smaller, _core.Comm) else list(smaller)
+    _check(state, comms)
+    state.quiesce()
+    with on(state.device):
+        reports = [group.migrate(comm) for group, comm in zip(state.groups, comms)]
+    made = {group: report["steps"] for group, report in zip(state.groups, reports)}
+    for exchange in state.exchanges:
+        now = [made[group] for group in exchange.groups]
+        if min(now) != max(now):
+            raise RuntimeError(
+                f"rank {state.comm.rank}: the exchanges of {len(now)} dtypes stopped at steps {now}:"
+                " begin again from a checkpoint"
+            )
+    _rename(state, comms)
+    for exchange in state.exchanges:
+        exchange.steps -= min([group.uncount(made[group]) for group in exchange.groups])
+    state._choose()
+    return {
+        "step": state.steps,
+        "gone": reports[0]["gone"],
+        "kept_square": sum(report["kept_square"] for report in reports),
+        "lost_square": sum(report["lost_square"] for report in reports),
+    }
+
+
+def _check(state: "SparseState", comms: List[_core.Comm]) -> None:
+    here = f"rank {state.comm.rank}: SparseState.migrate"
+    if state.by_ddp:
+        raise RuntimeError(
+            f"{here}: DistributedDataParallel has a process group of its own, which cannot lose a"
+            " rank: use DistributedOptimizer, or begin again from a checkpoint (tamis.run_elastic"
+            " under torchrun)"
+        )
+    if state._closed:
+        raise RuntimeError(f"{here}: this state was closed")
+    if len(comms) != len(state.groups):
+        raise ValueError(
+            f"{here}: {len(state.groups)} reducers need a communicator each, but {len(comms)} came"
+        )
+
+
+def _rename(state: "SparseState", comms: List[_core.Comm]) -> None:
+    """What belonged to the old communicators: their own ones are closed, places are void."""
+    old, state._own_comms = state._own_comms, comms if state._own_comms else []
+    state.comm = comms[0]
+    state.error = None
+    state.forget_places()
+    for exchange in state.exchanges:
+        exchange.clear()
+    with on(state.device):
+        state.limits.begin(comms[0])
+    for comm in old:
+        comm.close()
