@@ -12,15 +12,12 @@
 #include "collectives/exchange/index_codecs.h"
 
 #include "lib/base/index_code.h"
-
-static uint64_t lesser(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
+#include "lib/base/numbers.h"
 
 /* Counts from 128 on need a second byte, from 16384 on a third: that bounds how many blocks do. */
 static uint64_t block16_bytes(uint64_t span, uint64_t count) {
-    uint64_t blocks = tam_block16_blocks(span), listed = lesser(count, span);
-    return 2 * listed + blocks + lesser(blocks, listed >> 7) + lesser(blocks, listed >> 14);
+    uint64_t blocks = tam_block16_blocks(span), listed = tam_min(count, span);
+    return 2 * listed + blocks + tam_min(blocks, listed >> 7) + tam_min(blocks, listed >> 14);
 }
 
 static unsigned char *write_count(size_t count, unsigned char *out) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/value_sum.h"
 
+#include "lib/base/numbers.h"
 #include "lib/base/tree.h"
 #include "lib/policy/shards.h"
 
@@ -34,14 +35,6 @@ static const char *check_seal(const unsigned char *message, size_t bytes) {
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 /* The most bytes that a rank's shards, of so many values together, take, with seal. */
 static size_t shards_most(const tam_value_sum *s, const tam_value_codec *type, size_t most) {
     size_t blocks = tam_shards_most(most / TAM_VALUE_BLOCK + 1, s->nranks);
@@ -50,8 +43,8 @@ static size_t shards_most(const tam_value_sum *s, const tam_value_codec *type, s
 
 static void measure_owners(const tam_value_sum *s, size_t most, size_t *send, size_t *recv) {
     size_t up = shards_most(s, s->up, most), down = shards_most(s, s->down, most);
-    *send = larger(tam_value_bytes(s->up, most) + s->nranks * SEAL, down);
-    *recv = s->nranks * larger(up, down);
+    *send = tam_max(tam_value_bytes(s->up, most) + s->nranks * SEAL, down);
+    *recv = s->nranks * tam_max(up, down);
 }
 
 static tamis_status open_messages(tam_value_sum *s, size_t most) {
@@ -60,8 +53,8 @@ static tamis_status open_messages(tam_value_sum *s, size_t most) {
         measure_owners(s, most, &send, &recv);
         s->gathers = shards_most(s, s->down, most);
     } else {
-        s->piece = least(PIECE_MOST, (most / TAM_VALUE_BLOCK + 1) * TAM_VALUE_BLOCK);
-        bytes = larger(tam_value_bytes(s->up, s->piece), tam_value_bytes(s->down, s->piece));
+        s->piece = tam_min(PIECE_MOST, (most / TAM_VALUE_BLOCK + 1) * TAM_VALUE_BLOCK);
+        bytes = tam_max(tam_value_bytes(s->up, s->piece), tam_value_bytes(s->down, s->piece));
         send = s->gathers = sealed(bytes);
         recv = s->nranks * send;
     }
@@ -76,10 +69,10 @@ static tamis_status open_messages(tam_value_sum *s, size_t most) {
 }
 
 tamis_status tam_value_sum_open(tam_value_sum *s, size_t most) {
-    size_t bytes = larger(tam_value_bytes(s->up, most), tam_value_bytes(s->down, most));
+    size_t bytes = tam_max(tam_value_bytes(s->up, most), tam_value_bytes(s->down, most));
     if (!tam_value_sum_quantizes(s))
         return TAMIS_OK;
-    s->encoded = tam_alloc(larger(bytes, 1));
+    s->encoded = tam_alloc(tam_max(bytes, 1));
     if (!s->encoded)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %zu values as %s", most, s->up->name);
     return s->way == TAM_SUM_STAGED ? TAMIS_OK : open_messages(s, most);
@@ -168,7 +161,7 @@ static tamis_status add_up(const job *j, const unsigned char *from, size_t strid
     tam_value_sum *w = j->sum;
     for (size_t at = 0; at < length; at += TAM_VALUE_BLOCK)
         TAM_TRY(add_block(j, from + tam_value_bytes(w->up, at), stride,
-                          least(length - at, TAM_VALUE_BLOCK), sums + at));
+                          tam_min(length - at, TAM_VALUE_BLOCK), sums + at));
     return TAMIS_OK;
 }
 
@@ -260,7 +253,7 @@ static tamis_status sum_by_owners(const job *j) {
     tam_value_sum *w = j->sum;
     size_t own_bytes = shards_bytes(j, j->link->rank, w->up), longest = 0;
     for (uint32_t r = 0; r < w->nranks; r++)
-        longest = larger(longest, sealed(shards_bytes(j, r, w->down)));
+        longest = tam_max(longest, sealed(shards_bytes(j, r, w->down)));
     TAM_TRY(bring_to_owners(j, own_bytes));
     tamis_status summed = sum_own(j, own_bytes);
     for (uint32_t i = 0; i < j->nown; i++)
@@ -278,8 +271,8 @@ static void round_sums(const job *j, size_t begin, size_t length) {
     float *sums = j->values + begin;
     tam_value_encode(w->down, sums, length, w->encoded + tam_value_bytes(w->down, begin), sums);
     for (uint32_t i = 0; i < j->nown; i++) {
-        size_t from = larger(begin, j->own[i].begin);
-        size_t to = least(begin + length, j->own[i].begin + j->own[i].length);
+        size_t from = tam_max(begin, j->own[i].begin);
+        size_t to = tam_min(begin + length, j->own[i].begin + j->own[i].length);
         for (size_t at = from; at < to; at++)
             j->errors[at] = tam_value_add_errors(j->errors[at], j->values[at]);
     }
@@ -300,9 +293,9 @@ static tamis_status sum_piece(const job *j, size_t begin, size_t length) {
 static tamis_status sum_by_all(const job *j) {
     size_t piece = j->sum->piece;
     for (size_t at = 0; at < j->count; at += piece)
-        TAM_TRY(sum_piece(j, at, least(piece, j->count - at)));
+        TAM_TRY(sum_piece(j, at, tam_min(piece, j->count - at)));
     for (size_t at = 0; at < j->count; at += piece)
-        round_sums(j, at, least(piece, j->count - at));
+        round_sums(j, at, tam_min(piece, j->count - at));
     return decode_sums(j);
 }
 

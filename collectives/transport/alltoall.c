@@ -7,10 +7,7 @@
  *     chunks of rank a    | run 0 | run 1 | ...            |      and copies its parts from chunks
  */
 #include "collectives/transport/sum.h"
-
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
+#include "lib/base/numbers.h"
 
 typedef struct tables {
     size_t *begins; /* [nranks] of the run for this rank */
@@ -36,7 +33,7 @@ static void read_tables(const size_t *received, size_t at, size_t count, uint32_
 /* Copy the part of a run that lies in bytes `at` to at + length - 1 of its sender. */
 static void copy_part(const char *received, size_t at, size_t length, size_t begin, size_t bytes,
                       char *out) {
-    size_t from = begin > at ? begin : at, end = least(begin + bytes, at + length);
+    size_t from = begin > at ? begin : at, end = tam_min(begin + bytes, at + length);
     if (from < end)
         memcpy(out + (from - begin), received + (from - at), end - from);
 }
@@ -46,7 +43,7 @@ static tamis_status gather_tables(tam_gather_chunk gather, void *self, uint32_t 
                                   const size_t *recv_at, tables *t, tam_call *call) {
     size_t entries = (size_t)nranks + 1, most = capacity / sizeof send_at[0];
     for (size_t at = 0; at < entries; at += most) {
-        size_t count = least(entries - at, most);
+        size_t count = tam_min(entries - at, most);
         const void *received;
         TAM_TRY(gather(self, send_at + at, count * sizeof send_at[0], &received, call));
         read_tables(received, at, count, rank, nranks, recv_at, t);
@@ -77,7 +74,7 @@ tamis_status tam_alltoall_by_gather(tam_gather_chunk gather, void *self, uint32_
     size_t capacity = scratch->capacity;
     TAM_TRY(gather_tables(gather, self, rank, nranks, capacity, send_at, recv_at, &t, call));
     for (size_t at = 0; at < t.longest; at += capacity) {
-        size_t length = least(t.longest - at, capacity);
+        size_t length = tam_min(t.longest - at, capacity);
         const void *received, *own = fill_chunk(send, send_at[nranks], at, length, scratch->chunk);
         TAM_TRY(gather(self, own, length, &received, call));
         for (uint32_t a = 0; a < nranks; a++)

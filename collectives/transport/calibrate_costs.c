@@ -12,6 +12,7 @@
  */
 #include "collectives/transport/calibrate_costs.h"
 
+#include "lib/base/numbers.h"
 #include "lib/base/tag.h"
 
 #include "lib/base/base.h"
@@ -73,14 +74,10 @@ struct tam_cost_calibration {
     bool rate_unknown; /* costs assume one */
 };
 
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 void tam_calibrate_costs_gathers(uint32_t nranks, size_t sizes[TAM_COST_GATHERS]) {
-    sizes[2] = smaller(1 << 17, TAM_COST_GATHERED_MOST / nranks);
-    sizes[1] = smaller(1 << 12, sizes[2] / 4);
-    sizes[0] = smaller(1 << 7, sizes[1] / 4);
+    sizes[2] = tam_min(1 << 17, TAM_COST_GATHERED_MOST / nranks);
+    sizes[1] = tam_min(1 << 12, sizes[2] / 4);
+    sizes[0] = tam_min(1 << 7, sizes[1] / 4);
 }
 
 static void set_points(tam_cost_calibration *m) {

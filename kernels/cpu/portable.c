@@ -9,6 +9,7 @@
 #include "lib/base/base.h"
 #include "lib/base/device.h"
 #include "lib/base/half.h"
+#include "lib/base/numbers.h"
 #include "lib/base/optimizer.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -105,10 +106,6 @@ static float sum_tail(const float *s, uint32_t length) {
     return sum_chunk(padded);
 }
 
-static uint32_t least(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
 /* What the rule makes of the gradient. One loop for each kind: a test inside the loop would keep
  * compilers from vectorising it. */
 INLINE void make_adam(const tam_optimizer *p, float scale, uint32_t length,
@@ -170,7 +167,7 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, uint32_t leng
 
 static void accumulate(const tam_tile_job *job, tam_tile_out *out) {
     for (uint32_t at = 0; at < job->length; at += TAM_TILE_CHUNK) {
-        uint32_t end = least(job->length, at + TAM_TILE_CHUNK), i = at;
+        uint32_t end = tam_min_u32(job->length, at + TAM_TILE_CHUNK), i = at;
         for (; i + BLOCK <= end; i += BLOCK)
             accumulate_block(job, i, BLOCK, out);
         if (i < end)
@@ -182,7 +179,7 @@ static void accumulate(const tam_tile_job *job, tam_tile_out *out) {
 
 static void search(const tam_tile_job *job, tam_tile_out *out) {
     for (uint32_t at = 0; at < job->length; at += BLOCK) {
-        uint32_t length = least(job->length - at, BLOCK);
+        uint32_t length = tam_min_u32(job->length - at, BLOCK);
         if (any(job->acc + at, length, (int32_t)job->threshold))
             append(job->acc + at, length, job->base + at, job->threshold, out);
     }

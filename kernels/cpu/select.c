@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/scan.h"
 #include "lib/base/base.h"
+#include "lib/base/numbers.h"
 
 #include <float.h>
 
@@ -133,21 +134,13 @@ static tam_candidates search(tam_select *s, const tam_scope *scope, uint32_t key
     return sweep(s, scope);
 }
 
-static size_t greater(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
-static size_t lesser(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 /* How many keys to sample, so that the rank of the guess is meaningful. */
 static size_t sample_size(const tam_select *s, size_t own, size_t k) {
     double wanted = (double)own * SAMPLE_CHOSEN / (double)k;
-    size_t size = greater(own / SAMPLE_ONE_IN, SAMPLE_MIN);
+    size_t size = tam_max(own / SAMPLE_ONE_IN, SAMPLE_MIN);
     if (wanted > (double)size)
         size = wanted < (double)own ? (size_t)wanted : own;
-    return lesser(size, lesser(s->capacity, greater(own / SAMPLE_LARGEST, SAMPLE_MIN)));
+    return tam_min(size, tam_min(s->capacity, tam_max(own / SAMPLE_LARGEST, SAMPLE_MIN)));
 }
 
 /* Search for about one and a half times k entries; too many or too few change the target. */
@@ -163,17 +156,17 @@ static bool select_by_search(tam_select *s, const tam_scope *scope, size_t own, 
         size_t chosen = (size_t)((double)k * (double)size / (double)own);
         if (guess == 0) {
             target = chosen + chosen / 2 + 8;
-            target = lesser(target, (size_t)(0.8 * (double)most * (double)size / (double)own));
+            target = tam_min(target, (size_t)(0.8 * (double)most * (double)size / (double)own));
         }
-        target = lesser(greater(target, 1), size);
-        uint32_t key = greater(tam_kth(s->keys, size, target, s->spare).key, 1);
+        target = tam_min(tam_max(target, 1), size);
+        uint32_t key = tam_max(tam_kth(s->keys, size, target, s->spare).key, 1);
         tam_candidates found = search(s, scope, key);
         *considered = found.count;
         if (select_from_list(s, scope, &found, key, k, indices, cutoff))
             return true;
         if (found.complete && key == 1) /* there are zeros among the k */
             return false;
-        target = found.complete ? 2 * target + 8 : chosen + (greater(target, chosen) - chosen) / 4;
+        target = found.complete ? 2 * target + 8 : chosen + (tam_max(target, chosen) - chosen) / 4;
     }
     return false;
 }
@@ -208,7 +201,7 @@ static void select_total(tam_select *s, const tam_select_job *job, uint32_t *ind
                          tam_select_result *out) {
     tam_scope scope = whole(s, job);
     scope.weights = job->weights;
-    size_t own = tam_scan_length(&scope), k = lesser(job->k, own);
+    size_t own = tam_scan_length(&scope), k = tam_min(job->k, own);
     tam_cutoff cutoff;
     if (k == 0)
         return;
@@ -229,7 +222,7 @@ static void trim(tam_select *s, const tam_select_job *job, uint32_t *indices,
                  tam_select_result *out) {
     tam_scope scope = whole(s, job);
     scope.only = s->cutoffs;
-    size_t all = tam_scan_count(&scope), k = lesser(job->k, all);
+    size_t all = tam_scan_count(&scope), k = tam_min(job->k, all);
     out->count = k;
     out->deferred = all - k;
     out->rescanned = true;
@@ -267,7 +260,7 @@ static void select_all(tam_select *s, const tam_select_job *job, uint32_t *indic
         trim_all(s, job, indices, out);
         return;
     }
-    size_t k = lesser(job->k, list->count);
+    size_t k = tam_min(job->k, list->count);
     out->candidates = list->count;
     out->count = k;
     out->deferred = list->count - k;
@@ -282,7 +275,7 @@ static void select_all(tam_select *s, const tam_select_job *job, uint32_t *indic
 static size_t enter_group(const tam_select_job *job, uint32_t g, tam_scope *scope) {
     const tam_group *group = &scope->grid->groups[g];
     scope->span = (tam_span){group->first_tile, group->first_tile + group->ntiles};
-    return lesser(job->budgets[g], tam_scan_length(scope));
+    return tam_min(job->budgets[g], tam_scan_length(scope));
 }
 
 /* Number of entries that the budgets ask for. */
@@ -305,7 +298,7 @@ static void select_groups(tam_select *s, const tam_select_job *job, uint32_t *in
         s->cutoffs[g] = (tam_cutoff){UINT32_MAX, 0};
         if (k > 0)
             select_tiles(s, &scope, tam_scan_length(&scope), k, to, &s->cutoffs[g], &considered);
-        least = (uint32_t)lesser(least, s->cutoffs[g].key);
+        least = (uint32_t)tam_min(least, s->cutoffs[g].key);
         out->count += k;
         out->candidates += considered;
     }

@@ -5,10 +5,7 @@
  */
 #include "kernels/cuda/row.h"
 #include "lib/base/base.h"
-
-static size_t lesser(size_t a, size_t b) {
-    return a < b ? a : b;
-}
+#include "lib/base/numbers.h"
 
 /* -- selection -------------------------------------------------------------------------------- */
 
@@ -21,7 +18,7 @@ static size_t count_own(const tam_grid *grid, uint32_t mine, uint32_t first, uin
         bool own = tile->part == mine || (mine == TAM_PART_ALL && tile->part != TAM_PART_COMMON);
         count += own ? tile->length : 0;
     }
-    return lesser(count, most);
+    return tam_min(count, most);
 }
 
 static tamis_status check_capacity(const tam_cuda_row *row, size_t count) {
@@ -63,12 +60,12 @@ static tamis_status launch(const tam_cuda_row *row, const tam_cuda_select_job *s
 static tamis_status receive(const tam_cuda_row *row, uint32_t n, const uint32_t *from, size_t most,
                             uint32_t *indices) {
     const tam_cuda_select_result *selected = row->outbox.selected;
-    size_t along = lesser(most, TAM_CUDA_STAGING / sizeof from[0]);
+    size_t along = tam_min(most, TAM_CUDA_STAGING / sizeof from[0]);
     TAM_TRY(tam_cuda_fetch(row, row->device.selected, n * sizeof *selected, row->outbox.selected));
     if (along > 0)
         TAM_TRY(tam_cuda_fetch(row, from, along * sizeof from[0], row->work.staging));
     TAM_TRY(tam_cuda_queue_wait(&row->work, "selection"));
-    size_t count = n == 1 ? lesser(selected[0].count, most) : most, here = lesser(count, along);
+    size_t count = n == 1 ? tam_min(selected[0].count, most) : most, here = tam_min(count, along);
     if (here > 0)
         memcpy(indices, row->work.staging, here * sizeof indices[0]);
     return tam_cuda_queue_read(&row->work, from + here, (count - here) * sizeof from[0],
@@ -160,7 +157,7 @@ static tamis_status launch_groups(tam_cuda_row *row, const tam_select_job *job) 
         selection.indices += at;
         uint32_t most =
             (selection.end_chunk - selection.first_chunk + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
-        selection.grid.blocks = (uint32_t)lesser(selection.grid.blocks, most);
+        selection.grid.blocks = (uint32_t)tam_min(selection.grid.blocks, most);
         at += row->host.params[g].k;
         if (row->host.params[g].k > 0)
             TAM_TRY(launch(row, &selection));
@@ -180,7 +177,7 @@ tamis_status tam_cuda_select_groups(tam_cuda_row *row, const tam_select_job *job
         row->host.params[g] = (tam_cuda_params){.mine = job->mine, .k = (uint32_t)k};
         all += k;
     }
-    size_t k = lesser(all, job->k);
+    size_t k = tam_min(all, job->k);
     TAM_TRY(check_capacity(row, k < all ? all + k : all));
     if (all == 0)
         return TAMIS_OK;
@@ -191,7 +188,7 @@ tamis_status tam_cuda_select_groups(tam_cuda_row *row, const tam_select_job *job
         if (row->host.params[g].k == 0)
             continue;
         out->candidates += row->outbox.selected[g].candidates;
-        least = (uint32_t)lesser(least, row->outbox.selected[g].key);
+        least = (uint32_t)tam_min(least, row->outbox.selected[g].key);
     }
     out->count = all;
     out->rescanned = true;
@@ -220,7 +217,7 @@ tamis_status tam_cuda_mark(tam_cuda_row *row, const float *acc, uint32_t length,
                            unsigned char *marks) {
     unsigned char *device = (unsigned char *)row->indices;
     for (uint32_t at = 0, piece; at < nrows; at += piece) {
-        piece = (uint32_t)lesser(nrows - at, TAM_CUDA_WALK * sizeof row->indices[0]);
+        piece = (uint32_t)tam_min(nrows - at, TAM_CUDA_WALK * sizeof row->indices[0]);
         TAM_CUDA_TRY(tam_launch_mark_rows(acc + (size_t)at * length, length, piece, device,
                                           row->work.stream),
                      "launching mark");
@@ -259,7 +256,7 @@ static tamis_status receive_values(tam_cuda_row *row, size_t count, const char *
 tamis_status tam_cuda_gather(tam_cuda_row *row, const float *acc, const uint32_t *indices,
                              size_t count, float *values) {
     for (size_t at = 0; at < count; at += TAM_CUDA_WALK) {
-        uint32_t piece = (uint32_t)lesser(count - at, TAM_CUDA_WALK);
+        uint32_t piece = (uint32_t)tam_min(count - at, TAM_CUDA_WALK);
         TAM_TRY(send_piece(row, indices + at, piece, NULL));
         TAM_CUDA_TRY(tam_launch_gather(acc, row->indices, row->inbox.count, piece, row->values,
                                        row->work.stream),
@@ -276,7 +273,7 @@ tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,
         return TAMIS_OK;
     TAM_TRY(tam_cuda_target(row, target, &launch));
     for (size_t at = 0; at < count; at += TAM_CUDA_WALK) {
-        uint32_t piece = (uint32_t)lesser(count - at, TAM_CUDA_WALK);
+        uint32_t piece = (uint32_t)tam_min(count - at, TAM_CUDA_WALK);
         TAM_TRY(send_piece(row, indices + at, piece, values + at));
         TAM_CUDA_TRY(tam_launch_apply(&launch, row->indices, row->inbox.count, piece, divisor,
                                       row->values, row->work.stream),
@@ -289,7 +286,7 @@ tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,
 tamis_status tam_cuda_put(tam_cuda_row *row, float *acc, const uint32_t *indices, size_t count,
                           const float *values) {
     for (size_t at = 0; at < count; at += TAM_CUDA_WALK) {
-        uint32_t piece = (uint32_t)lesser(count - at, TAM_CUDA_WALK);
+        uint32_t piece = (uint32_t)tam_min(count - at, TAM_CUDA_WALK);
         TAM_TRY(send_piece(row, indices + at, piece, values ? values + at : NULL));
         TAM_CUDA_TRY(tam_launch_put(acc, row->indices, row->inbox.count, piece,
                                     values ? row->values : NULL, row->work.stream),

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "lib/base/base.h"
+#include "lib/base/numbers.h"
 
 #include <stdio.h>
 
@@ -221,14 +222,10 @@ tamis_status tam_cuda_queue_wait(const tam_cuda_queue *queue, const char *what) 
     return tam_cuda_wait(queue->event, tam_cuda_deadline(queue->timeout_ns), what);
 }
 
-static size_t lesser(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 tamis_status tam_cuda_queue_read(const tam_cuda_queue *queue, const void *device, size_t bytes,
                                  void *host) {
     for (size_t at = 0; at < bytes; at += TAM_CUDA_STAGING) {
-        size_t length = lesser(bytes - at, TAM_CUDA_STAGING);
+        size_t length = tam_min(bytes - at, TAM_CUDA_STAGING);
         TAM_CUDA_TRY(cudaMemcpyAsync(queue->staging, (const char *)device + at, length,
                                      cudaMemcpyDeviceToHost, queue->stream),
                      "reading device memory");
@@ -241,7 +238,7 @@ tamis_status tam_cuda_queue_read(const tam_cuda_queue *queue, const void *device
 tamis_status tam_cuda_queue_write(const tam_cuda_queue *queue, const void *host, size_t bytes,
                                   void *device) {
     for (size_t at = 0; at < bytes; at += TAM_CUDA_STAGING) {
-        size_t length = lesser(bytes - at, TAM_CUDA_STAGING);
+        size_t length = tam_min(bytes - at, TAM_CUDA_STAGING);
         memcpy(queue->staging, (const char *)host + at, length);
         TAM_CUDA_TRY(cudaMemcpyAsync((char *)device + at, queue->staging, length,
                                      cudaMemcpyHostToDevice, queue->stream),

@@ -19,6 +19,33 @@
 
 #define TAM_LN2 0.69314718055994530942
 
+TAM_SHARED uint64_t tam_min(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+TAM_SHARED uint64_t tam_max(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+TAM_SHARED uint32_t tam_min_u32(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+/** `a` where the two are equal, or one is NaN. */
+TAM_SHARED double tam_min_double(double a, double b) {
+    return b < a ? b : a;
+}
+
+/** `a` where the two are equal, or one is NaN. */
+TAM_SHARED double tam_max_double(double a, double b) {
+    return b > a ? b : a;
+}
+
+/** The nearest number from low to high; NaN stays NaN. */
+TAM_SHARED double tam_clip_double(double x, double low, double high) {
+    return x < low ? low : x > high ? high : x;
+}
+
 TAM_SHARED uint32_t tam_bits(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/cost.h"
 
+#include "lib/base/numbers.h"
 #include "lib/policy/grid.h"
 
 #define PASS_S 0.25e-9 /* per element, if the link is given and nothing is measured */
@@ -24,11 +25,6 @@
 #define NEAR_S 5e-6
 #define NEAR_S_PER_BYTE 0.1e-9 /* 10 GB/s */
 
-/* What is not a number stays. */
-static double lesser(double a, double b) {
-    return b < a ? b : a;
-}
-
 tam_link_model tam_link_usual(bool memory) {
     return memory ? (tam_link_model){NEAR_S, NEAR_S_PER_BYTE} : (tam_link_model){50e-6, 8e-9};
 }
@@ -37,11 +33,11 @@ tam_net tam_net_of_link(const tam_link_model *link, uint32_t nranks, uint32_t ra
     bool nodes = ranks_per_node > 1 && ranks_per_node < nranks;
     double latency_s = link->latency_s, per_byte_s = link->seconds_per_byte;
     return (tam_net){.ranks_per_node = nodes ? ranks_per_node : 1,
-                     .near_s = lesser(latency_s, NEAR_S),
-                     .near_s_per_byte = lesser(per_byte_s, NEAR_S_PER_BYTE),
+                     .near_s = tam_min_double(latency_s, NEAR_S),
+                     .near_s_per_byte = tam_min_double(per_byte_s, NEAR_S_PER_BYTE),
                      .far_s = latency_s,
                      .far_s_per_byte = per_byte_s,
-                     .message_s = lesser(MESSAGE_PART * latency_s, MESSAGE_MOST_S)};
+                     .message_s = tam_min_double(MESSAGE_PART * latency_s, MESSAGE_MOST_S)};
 }
 
 /* -- curves of a network ---------------------------------------------------------------------- */

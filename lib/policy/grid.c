@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/grid.h"
 
+#include "lib/base/numbers.h"
 #include "lib/policy/rules.h"
 
 enum {
@@ -11,13 +12,9 @@ enum {
     FEW = 8    /* and while they are short */
 };
 
-static uint64_t lesser(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
 uint64_t tam_blocks_wished(uint64_t n, uint32_t nranks) {
-    uint64_t fast = lesser((uint64_t)MANY * nranks, n / BLOCK_FAST);
-    uint64_t slow = lesser((uint64_t)FEW * nranks, n / BLOCK_MIN);
+    uint64_t fast = tam_min((uint64_t)MANY * nranks, n / BLOCK_FAST);
+    uint64_t slow = tam_min((uint64_t)FEW * nranks, n / BLOCK_MIN);
     uint64_t wished = fast > slow ? fast : slow;
     return wished > 0 ? wished : 1;
 }

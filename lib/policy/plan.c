@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/plan.h"
 
+#include "lib/base/numbers.h"
 #include "lib/base/tree.h"
 
 #include <stdio.h>
@@ -11,10 +12,6 @@ enum {
     WIDEST = 32, /* of the radices that are tried */
     FUSED = 1024 /* bytes that cost less than a latency on any network: 5 us at 1 Gbit/s, radix 8 */
 };
-
-static uint32_t smaller(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
 
 uint32_t tam_plan_nvranks(uint32_t nranks) {
     uint32_t vranks = 1;
@@ -50,7 +47,7 @@ static tam_plan plan_without_stages(uint32_t nranks) {
 /* Stages that multiply to `size`. */
 static void add_stages(tam_plan *plan, uint32_t size, uint32_t radix) {
     while (size > 1 && plan->nstages < TAM_PLAN_STAGES) {
-        uint32_t next = smaller(radix, size);
+        uint32_t next = tam_min_u32(radix, size);
         plan->radix[plan->nstages++] = next;
         size /= next;
     }

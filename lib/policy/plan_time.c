@@ -5,18 +5,10 @@
  * contraction to fused multiply-adds (lib/base/numbers.h; cmake/flags.cmake).
  */
 #include "lib/policy/plan.h"
+#include "lib/base/numbers.h"
 
 #define INCAST_FREE 8.0 /* senders that a rank can hear at once */
 #define ENDLESS_S 1e300
-
-static uint32_t smaller(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
-/* What is not a number is not larger. */
-static double larger(double a, double b) {
-    return b > a ? b : a;
-}
 
 /* -- messages --------------------------------------------------------------------------------- */
 
@@ -38,7 +30,7 @@ static uint32_t count_most_peers(const tam_plan *plan, uint32_t stride, uint32_t
     uint32_t below = tam_plan_own(plan) % (stride * radix);
     if (stride == 1)
         return tam_plan_rank(plan, radix - 1);
-    return radix - 1 + smaller((below + stride - 1) / stride, radix - 1);
+    return radix - 1 + tam_min_u32((below + stride - 1) / stride, radix - 1);
 }
 
 /* 65536 ranks of 16 stages take milliseconds, and the most of each stage need not be one rank's. */
@@ -86,8 +78,8 @@ static double pieces_of(double bytes) {
 static double pipeline_s(double latency_s, double half_s, double piece_s, double wire_s,
                          double hop_s) {
     double first_s = piece_s + hop_s + latency_s;
-    double last_s = latency_s + piece_s + larger(wire_s, half_s - piece_s + hop_s);
-    return larger(last_s + piece_s, larger(first_s, half_s) + half_s);
+    double last_s = latency_s + piece_s + tam_max_double(wire_s, half_s - piece_s + hop_s);
+    return tam_max_double(last_s + piece_s, tam_max_double(first_s, half_s) + half_s);
 }
 
 /* How many of the radix - 1 messages of a virtual rank leave their node, on average: exact where
@@ -107,7 +99,7 @@ static double leaving(const tam_net *net, const tam_plan *plan, uint32_t stride,
 double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes) {
     uint32_t stride = stride_of(plan, stage), radix = plan->radix[stage];
     uint32_t node = node_vranks(net, plan), messages = count_most_peers(plan, stride, radix);
-    uint32_t inside = stride < node ? smaller(radix, node / stride) - 1 : 0;
+    uint32_t inside = stride < node ? tam_min_u32(radix, node / stride) - 1 : 0;
     uint32_t across = radix - 1 - inside, far = across > 0 ? messages - inside : 0;
     double left = leaving(net, plan, stride, radix, across) * bytes, near = (radix - 1) * bytes;
     double pieces = pieces_of(bytes);
@@ -115,8 +107,8 @@ double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage
     double half_s = messages * pieces * net->message_s;
     half_s += (radix - 1) * bytes * net->copy_s_per_byte;
     half_s *= 0.5;
-    double wire_s = larger(near * net->near_s_per_byte, left * net->far_s_per_byte);
-    wire_s = larger(wire_s, net->ranks_per_node * left * net->cable_s_per_byte);
+    double wire_s = tam_max_double(near * net->near_s_per_byte, left * net->far_s_per_byte);
+    wire_s = tam_max_double(wire_s, net->ranks_per_node * left * net->cable_s_per_byte);
     double hop_s = bytes / pieces * (across > 0 ? net->far_s_per_byte : net->near_s_per_byte);
     double seconds = pipeline_s(across > 0 ? net->far_s : net->near_s, half_s,
                                 half_s / (messages * pieces), wire_s, hop_s);

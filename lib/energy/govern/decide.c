@@ -3,6 +3,7 @@
  * From a window to a decision. No libm but isnan: hosts must agree to the bit.
  */
 #include "lib/energy/govern/governor.h"
+#include "lib/base/numbers.h"
 
 #include <math.h>
 
@@ -25,10 +26,6 @@ static double step_s_at(const tamis_governor *g, tam_knobs k) {
     return tam_response_step_s(&g->response, k);
 }
 
-static double clip(double x, double low, double high) {
-    return x < low ? low : x > high ? high : x;
-}
-
 /* -- effort ----------------------------------------------------------------------------------- */
 
 tam_knobs tam_governor_free_knobs(const tamis_governor_config *c) {
@@ -46,12 +43,13 @@ static bool may_cap(const tamis_governor *g) {
 static tam_knobs knobs_at(const tamis_governor *g, double density, double effort) {
     const tamis_governor_config *c = &g->config;
     bool caps = may_cap(g), pauses = c->pace_max_s > 0.0;
-    double by_cap = !caps ? 0.0 : pauses ? clip(2.0 * effort, 0.0, 1.0) : effort;
-    double by_pause = !pauses ? 0.0 : caps ? clip(2.0 * effort - 1.0, 0.0, 1.0) : effort;
+    double by_cap = !caps ? 0.0 : pauses ? tam_clip_double(2.0 * effort, 0.0, 1.0) : effort;
+    double by_pause = !pauses ? 0.0 : caps ? tam_clip_double(2.0 * effort - 1.0, 0.0, 1.0) : effort;
     double binding_w = g->response.binding_w;
     tam_knobs k = {density, by_pause * c->pace_max_s, 0.0};
     if (by_cap > 0.0)
-        k.cap_w = clip(binding_w - by_cap * (binding_w - c->cap_min_w), c->cap_min_w, binding_w);
+        k.cap_w = tam_clip_double(binding_w - by_cap * (binding_w - c->cap_min_w), c->cap_min_w,
+                                  binding_w);
     return k;
 }
 
@@ -84,7 +82,7 @@ static double find_effort(const tamis_governor *g, double density, tam_target ta
 
 /* In eighths, and not to and fro between two of them: numbers depend on it. */
 static double round_share(double share, double before) {
-    double wanted = EIGHTHS * clip(share, 0.0, 1.0), held = EIGHTHS * before;
+    double wanted = EIGHTHS * tam_clip_double(share, 0.0, 1.0), held = EIGHTHS * before;
     if (wanted > held - 1.0 && wanted < held + 1.0 && wanted > 0.0 && wanted < EIGHTHS)
         return before;
     return (double)(int)(wanted + 0.5) / EIGHTHS;
@@ -101,8 +99,8 @@ static void watch_residual(tamis_governor *g) {
 static double choose_density(tamis_governor *g, double share) {
     const tamis_governor_config *c = &g->config;
     g->share = g->guarded ? 0.0 : round_share(share, g->share);
-    return clip(c->density_max - g->share * (c->density_max - c->density_min), c->density_min,
-                c->density_max); /* rounding */
+    return tam_clip_double(c->density_max - g->share * (c->density_max - c->density_min),
+                           c->density_min, c->density_max); /* rounding */
 }
 
 /* -- what a window says ----------------------------------------------------------------------- */
@@ -143,8 +141,8 @@ static void update_credit(tamis_governor *g) {
     double steps = (double)g->window.steps, slowdown = g->config.slowdown;
     double free_s = step_s_at(g, tam_governor_free_knobs(&g->config));
     double lost_s = step_s_at(g, knobs_of(g)) - free_s;
-    g->credit_s = clip(g->credit_s + steps * (slowdown * free_s - lost_s), -credit_day_s,
-                       slowdown * credit_day_s);
+    g->credit_s = tam_clip_double(g->credit_s + steps * (slowdown * free_s - lost_s), -credit_day_s,
+                                  slowdown * credit_day_s);
 }
 
 static double smaller(double a, double b) {

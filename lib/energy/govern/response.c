@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/energy/govern/response.h"
+#include "lib/base/numbers.h"
 
 /* Relative to the first window. A value is known no worse than `spread`, and wanders by `drift` in
  * a window (both variances); `noise` is the variance of one window. The cap's prior is that of a
@@ -25,10 +26,6 @@ static const double surprising = 25.0;
 
 /* What is farther off, twice, is another workload, and learnt anew. */
 static const double least_ratio = 0.25, most_ratio = 4.0;
-
-static double clip(double x, double low, double high) {
-    return x < low ? low : x > high ? high : x;
-}
 
 /* -- an estimate ------------------------------------------------------------------------------ */
 
@@ -115,7 +112,7 @@ static terms terms_of(const tam_response *r, tam_knobs k) {
 
 /* Seconds of a step without pause. */
 static double busy_s_of(const tam_response *r, const terms *t) {
-    return r->step_s * clip(combine(&r->time, t->time), 0.1, 10.0);
+    return r->step_s * tam_clip_double(combine(&r->time, t->time), 0.1, 10.0);
 }
 
 bool tam_response_knows_cap(const tam_response *r) {
@@ -131,8 +128,8 @@ double tam_response_step_s(const tam_response *r, tam_knobs k) {
 double tam_response_watts(const tam_response *r, tam_knobs k) {
     terms t = terms_of(r, k);
     double step_s = busy_s_of(r, &t);
-    double busy = clip(combine(&r->power, t.power), 0.05, 10.0);
-    double pause = clip(r->power.value[3], 0.02 * busy, 0.98 * busy);
+    double busy = tam_clip_double(combine(&r->power, t.power), 0.05, 10.0);
+    double pause = tam_clip_double(r->power.value[3], 0.02 * busy, 0.98 * busy);
     return r->watts * ((busy * step_s + pause * k.pace_s) / (step_s + k.pace_s));
 }
 

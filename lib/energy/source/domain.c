@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/energy/source/domain.h"
+#include "lib/base/numbers.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -19,14 +20,6 @@ static double seconds(uint64_t ns) {
 
 static uint64_t to_ns(double s) {
     return (uint64_t)(s * 1e9);
-}
-
-static uint64_t least(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-static uint64_t most(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
 }
 
 static void set_status(tam_energy_domain *d, tamis_energy_status status, const char *reason) {
@@ -89,7 +82,7 @@ static void doubt(tam_energy_domain *d, const tam_energy_reading *r) {
     d->has_doubt = true;
     d->doubt = r->value;
     d->doubt_ns = r->at_ns;
-    d->least_ns = least(SPACING_MAX_NS, 2 * d->least_ns);
+    d->least_ns = tam_min(SPACING_MAX_NS, 2 * d->least_ns);
     d->status = TAMIS_ENERGY_GARBLED;
     tam_energy_say(d->reason, "reads %llu after %llu uJ: read too often, or reset",
                    (unsigned long long)r->value, (unsigned long long)d->raw);
@@ -111,8 +104,8 @@ static uint64_t date_change(const tam_energy_domain *d, const tam_energy_reading
         uint64_t expected_ns = d->changed_ns + to_ns(d->tick_s * (ticks > 1.0 ? ticks : 1.0));
         uint64_t doubt_ns = doubt_of_next(d);
         if (expected_ns - doubt_ns < high_ns && expected_ns + doubt_ns > low_ns) {
-            low_ns = most(low_ns, expected_ns - doubt_ns);
-            high_ns = least(high_ns, expected_ns + doubt_ns);
+            low_ns = tam_max(low_ns, expected_ns - doubt_ns);
+            high_ns = tam_min(high_ns, expected_ns + doubt_ns);
         }
     }
     *err_ns += (high_ns - low_ns) / 2;
@@ -216,7 +209,7 @@ static bool is_power(tam_energy_domain *d, const tam_energy_reading *r) {
     bool device = d->sensor.kind == TAMIS_ENERGY_GPU || d->sensor.kind == TAMIS_ENERGY_MODULE;
     if ((double)r->value <= 1e6 * d->sensor.most_w && (r->value > 0 || !device))
         return true;
-    d->least_ns = least(SPACING_MAX_NS, 2 * d->least_ns);
+    d->least_ns = tam_min(SPACING_MAX_NS, 2 * d->least_ns);
     d->status = TAMIS_ENERGY_GARBLED;
     tam_energy_say(d->reason, "%llu uW is not a plausible power of such a device",
                    (unsigned long long)r->value);
@@ -236,7 +229,7 @@ static bool take_power(tam_energy_domain *d, const tam_energy_reading *r, tam_en
         return false;
     uint64_t gap_ns = r->at_ns - d->read_ns;
     bool first = !d->has_raw;
-    if (first || gap_ns > most(GAP_NS, to_ns(20.0 * d->sensor.period_s))) {
+    if (first || gap_ns > tam_max(GAP_NS, to_ns(20.0 * d->sensor.period_s))) {
         begin(d, r);
         if (first)
             return false;
@@ -260,15 +253,15 @@ static bool take_power(tam_energy_domain *d, const tam_energy_reading *r, tam_en
 static void fail(tam_energy_domain *d, const tam_energy_reading *r) {
     bool gone = r->status == TAMIS_ENERGY_ABSENT && d->has_raw;
     if (r->status == TAMIS_ENERGY_GARBLED || r->status == TAMIS_ENERGY_UNSUPPORTED)
-        d->least_ns = least(SPACING_MAX_NS, 2 * d->least_ns);
+        d->least_ns = tam_min(SPACING_MAX_NS, 2 * d->least_ns);
     set_status(d, gone ? TAMIS_ENERGY_LOST : r->status, r->reason);
 }
 
 bool tam_domain_take(tam_energy_domain *d, const tam_energy_reading *reading,
                      tam_energy_gain *out) {
     tam_energy_reading r = *reading;
-    r.at_ns = most(r.at_ns, d->read_ns); /* time stamps may be late */
-    d->heard_ns = most(r.at_ns, d->heard_ns);
+    r.at_ns = tam_max(r.at_ns, d->read_ns); /* time stamps may be late */
+    d->heard_ns = tam_max(r.at_ns, d->heard_ns);
     if (r.status != TAMIS_ENERGY_OK) {
         fail(d, &r);
         return false;
@@ -308,11 +301,11 @@ uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
     if (!d->has_raw && d->status == TAMIS_ENERGY_OK)
         return now_ns;
     if (d->status >= TAMIS_ENERGY_LOST && d->status <= TAMIS_ENERGY_FAILED)
-        return most(now_ns, d->heard_ns + RETRY_NS);
+        return tam_max(now_ns, d->heard_ns + RETRY_NS);
     if (d->status == TAMIS_ENERGY_FROZEN)
         at_ns = d->heard_ns + PAUSE_MAX_NS;
     else if (!d->sensor.power && d->tick_s > 0.0 && d->streak < QUICK)
         at_ns = read_time_near_change(d, period_ns);
-    at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + PAUSE_MAX_NS);
-    return most(now_ns, at_ns);
+    at_ns = tam_min(tam_max(at_ns, d->heard_ns + d->least_ns), d->heard_ns + PAUSE_MAX_NS);
+    return tam_max(now_ns, at_ns);
 }
