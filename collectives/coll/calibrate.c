@@ -26,7 +26,7 @@ typedef struct times {
     uint32_t count;
 } times;
 
-static void record(times *t, uint64_t begin_ns) {
+static void calibrate_record(times *t, uint64_t begin_ns) {
     uint64_t end_ns = tam_clock_ns();
     if (t->count < TAM_CALIBRATION_ROUNDS)
         t->ns[t->count++] = end_ns > begin_ns ? (double)(end_ns - begin_ns) : 1.0;
@@ -44,7 +44,7 @@ static uint64_t median_of(times t) {
 }
 
 /* Each rank's numbers, and of each the median over ranks. In place. */
-static tamis_status agree(calibration *m, uint64_t ns[WIDTH]) {
+static tamis_status calibrate_agree(calibration *m, uint64_t ns[WIDTH]) {
     tam_coll *coll = &m->s->coll;
     tam_coll_begin_gather(coll, ns, WIDTH * sizeof ns[0], m->table);
     TAM_TRY(tam_coll_run(coll, m->call));
@@ -61,7 +61,7 @@ typedef struct ring {
     size_t bytes;
 } ring;
 
-static ring ring_of(const calibration *m, tam_calibration_exchange kind) {
+static ring calibrate_ring_of(const calibration *m, tam_calibration_exchange kind) {
     uint32_t inside = m->s->net.ranks_per_node, nodes = m->nranks / inside, others = m->nranks - 1;
     uint32_t npeers = others < TAM_CALIBRATION_PEERS ? others : TAM_CALIBRATION_PEERS;
     size_t bytes = kind == TAM_CALIBRATION_NEAR_LONG || kind == TAM_CALIBRATION_FAR_LONG
@@ -74,7 +74,7 @@ static ring ring_of(const calibration *m, tam_calibration_exchange kind) {
     return (ring){m->rank % inside, nodes, inside, nodes / 2, 1, bytes};
 }
 
-static void lay_out(const calibration *m, const ring *of, bool sends, size_t *at) {
+static void calibrate_lay_out(const calibration *m, const ring *of, bool sends, size_t *at) {
     uint32_t own = (m->rank - of->first) / of->stride;
     memset(at, 0, (m->nranks + (size_t)1) * sizeof at[0]);
     for (uint32_t j = 1; j <= of->npeers; j++) {
@@ -88,15 +88,15 @@ static void lay_out(const calibration *m, const ring *of, bool sends, size_t *at
 
 static tamis_status exchange(calibration *m, tam_calibration_exchange kind, times *t) {
     tam_coll *coll = &m->s->coll;
-    const ring of = ring_of(m, kind);
+    const ring of = calibrate_ring_of(m, kind);
     if (of.size < 2)
         return TAMIS_OK;
-    lay_out(m, &of, true, m->send_at);
-    lay_out(m, &of, false, m->recv_at);
+    calibrate_lay_out(m, &of, true, m->send_at);
+    calibrate_lay_out(m, &of, false, m->recv_at);
     uint64_t begin_ns = tam_clock_ns();
     tam_coll_begin_runs(coll, m->send, m->send_at, m->recv, m->recv_at);
     TAM_TRY(tam_coll_run(coll, m->call));
-    record(t, begin_ns);
+    calibrate_record(t, begin_ns);
     return TAMIS_OK;
 }
 
@@ -115,7 +115,7 @@ static tamis_status agree_on_exchanges(calibration *m, const times of[TAM_CALIBR
         ns[i] = median_of(of[i]);
     uint64_t now_ns = tam_clock_ns();
     ns[LEFT] = m->call->deadline_ns > now_ns ? m->call->deadline_ns - now_ns : 0;
-    return agree(m, ns);
+    return calibrate_agree(m, ns);
 }
 
 /* The least time that a rank has left: the same on all. */
@@ -186,7 +186,7 @@ static tamis_status time_step(calibration *m, trial *t, uint32_t plan, uint32_t 
     TAM_TRY(tam_coll_run(coll, m->call));
     tam_coll_begin_sum(coll, t->values, t->floats[which], NULL);
     TAM_TRY(tam_coll_run(coll, m->call));
-    record(&t->of[plan][which], begin_ns);
+    calibrate_record(&t->of[plan][which], begin_ns);
     return TAMIS_OK;
 }
 
@@ -231,7 +231,7 @@ static tamis_status time_plans(calibration *m, trial *t, tam_plan *best) {
             own[TAM_CALIBRATION_STEP_FEW + which] = median_of(t->of[plan][which]);
             own[TAM_CALIBRATION_LEAST_FEW + which] = least_of(&t->of[plan][which]);
         }
-    TAM_TRY(agree(m, ns));
+    TAM_TRY(calibrate_agree(m, ns));
     if (m->rank == 0)
         log_times(t, ns);
     *best = t->colls[tam_calibration_choose(ns, t->nplans, gain)]->plan;

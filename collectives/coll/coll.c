@@ -159,7 +159,7 @@ static void next_step(tam_coll *coll) {
         tam_coll_build_peers(coll);
 }
 
-static tamis_status advance(tam_coll *coll, bool *moved) {
+static tamis_status coll_advance(tam_coll *coll, bool *moved) {
     for (bool again = true; again;) {
         again = false;
         TAM_TRY(test(coll));
@@ -189,7 +189,7 @@ tamis_status tam_coll_advance(tam_coll *coll, bool *moved, bool *done) {
     bool all = true;
     *moved = false;
     if (coll->failed == TAMIS_OK) {
-        tamis_status status = advance(coll, moved);
+        tamis_status status = coll_advance(coll, moved);
         if (status != TAMIS_OK) {
             tam_coll_fail(coll, status, coll->rank); /* no message has shown whose fault it is */
             return status;
@@ -204,7 +204,7 @@ tamis_status tam_coll_advance(tam_coll *coll, bool *moved, bool *done) {
 
 /* -- begin ------------------------------------------------------------------------------------ */
 
-static void describe(tam_coll *coll, uint64_t size) {
+static void coll_describe(tam_coll *coll, uint64_t size) {
     const tam_tag *tag = coll->tag;
     struct {
         uint64_t kind, size, reducer, step, begin;
@@ -215,13 +215,13 @@ static void describe(tam_coll *coll, uint64_t size) {
     coll->call = XXH3_64bits_withSeed(&all, sizeof all, coll->plan.nranks);
 }
 
-static void begin(tam_coll *coll, tam_phase kind, uint64_t size, uint32_t nsteps) {
+static void coll_begin(tam_coll *coll, tam_phase kind, uint64_t size, uint32_t nsteps) {
     coll->kind = kind;
     coll->number++;
     coll->step = 0;
     coll->nsteps = coll->plan.nranks > 1 ? nsteps : 0;
     coll->received = 0;
-    describe(coll, size);
+    coll_describe(coll, size);
     if (coll->nsteps > 0)
         tam_coll_build_peers(coll);
 }
@@ -234,7 +234,7 @@ void tam_coll_begin_gather(tam_coll *coll, const void *send, size_t bytes, void 
     coll->counter = 0;
     if (!coll->empty && bytes > 0)
         memcpy(coll->recv + coll->rank * bytes, send, bytes);
-    begin(coll, TAM_PHASE_GATHER, bytes, coll->plan.nstages);
+    coll_begin(coll, TAM_PHASE_GATHER, bytes, coll->plan.nstages);
 }
 
 /* A part of which some rank's half is longer than a chunk could not be copied. */
@@ -249,7 +249,7 @@ void tam_coll_begin_sum(tam_coll *coll, float *values, size_t count, const tam_t
     coll->tag = tag;
     coll->counter = tag ? tag->counter : 0;
     coll->fuses = fuses(coll, count * sizeof(float));
-    begin(coll, TAM_PHASE_SCATTER, count, 2 * coll->plan.nstages - coll->fuses);
+    coll_begin(coll, TAM_PHASE_SCATTER, count, 2 * coll->plan.nstages - coll->fuses);
 }
 
 void tam_coll_begin_scatter(tam_coll *coll, const tam_value_codec *type, const void *coded,
@@ -261,7 +261,7 @@ void tam_coll_begin_scatter(tam_coll *coll, const tam_value_codec *type, const v
     coll->tag = tag;
     coll->counter = tag ? tag->counter : 0;
     coll->fuses = false;
-    begin(coll, TAM_PHASE_SCATTER, count, coll->plan.nstages);
+    coll_begin(coll, TAM_PHASE_SCATTER, count, coll->plan.nstages);
 }
 
 void tam_coll_begin_spread(tam_coll *coll, const tam_value_codec *type, void *coded, size_t count) {
@@ -270,7 +270,7 @@ void tam_coll_begin_spread(tam_coll *coll, const tam_value_codec *type, void *co
     coll->type = type;
     coll->tag = NULL;
     coll->counter = 0;
-    begin(coll, TAM_PHASE_SPREAD, count, coll->plan.nstages);
+    coll_begin(coll, TAM_PHASE_SPREAD, count, coll->plan.nstages);
 }
 
 void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at, void *recv,
@@ -286,5 +286,5 @@ void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at
     if (!coll->empty && send_at[own + 1] > send_at[own])
         memcpy(coll->recv + recv_at[own], coll->send + send_at[own],
                send_at[own + 1] - send_at[own]);
-    begin(coll, TAM_PHASE_RUNS, 0, 1);
+    coll_begin(coll, TAM_PHASE_RUNS, 0, 1);
 }

@@ -14,7 +14,7 @@ enum { HOP_NS = 50000000 };
 /* Send abort messages, as long as there is time, and take for a moment what the others still send;
  * messages to ranks that do not take them any more never leave. The sentence stays that of the
  * failure. */
-static tamis_status part(tam_coll *coll, tamis_status status, const tam_call *call) {
+static tamis_status drive_part(tam_coll *coll, tamis_status status, const tam_call *call) {
     enum { LEAST_NS = 2000000, MOST_NS = 300000000 };
     char sentence[512];
     snprintf(sentence, sizeof sentence, "%s", tamis_last_error());
@@ -35,8 +35,8 @@ static tamis_status part(tam_coll *coll, tamis_status status, const tam_call *ca
     return tam_pass(status, sentence);
 }
 
-static tamis_status give_up(tam_coll *coll, tamis_status status, const char *why,
-                            const tam_call *call) {
+static tamis_status drive_give_up(tam_coll *coll, tamis_status status, const char *why,
+                                  const tam_call *call) {
     char missing[128];
     uint32_t first = tam_coll_missing(coll, missing, sizeof missing);
     if (missing[0] == '\0') {
@@ -46,7 +46,7 @@ static tamis_status give_up(tam_coll *coll, tamis_status status, const char *why
         tam_fail(status, "rank %u%s for rank(s)%s", coll->rank, why, missing);
     }
     tam_coll_fail(coll, status, status == TAMIS_E_TIMEOUT ? first : coll->rank);
-    return part(coll, status, call);
+    return drive_part(coll, status, call);
 }
 
 /* The earlier the step, the earlier its deadline: who waits for a dead rank itself gives up first,
@@ -59,7 +59,7 @@ static uint64_t deadline_of(const tam_coll *coll, const tam_call *call) {
     return call->deadline_ns - hop_ns * (coll->nsteps - 1 - coll->step);
 }
 
-static void warn_late(tam_coll *coll, tam_call *call) {
+static void drive_warn_late(tam_coll *coll, tam_call *call) {
     char missing[128];
     uint32_t first = tam_coll_missing(coll, missing, sizeof missing);
     if (missing[0] == '\0') {
@@ -69,24 +69,24 @@ static void warn_late(tam_coll *coll, tam_call *call) {
     tam_wait_warn(call, coll->rank, missing, first);
 }
 
-static tamis_status wait_for(tam_coll *coll, tam_call *call) {
+static tamis_status drive_wait_for(tam_coll *coll, tam_call *call) {
     tam_wait wait = tam_wait_begin(call);
     char waited[TAM_WAIT_TEXT];
     bool moved, done;
     for (unsigned tries = 0;; tries++) {
         tamis_status status = tam_coll_advance(coll, &moved, &done);
         if (status != TAMIS_OK)
-            return part(coll, status, call);
+            return drive_part(coll, status, call);
         if (done)
             break;
         status = (tamis_status)atomic_load(call->poison);
         if (status != TAMIS_OK)
-            return give_up(coll, status, " stopped waiting", call);
+            return drive_give_up(coll, status, " stopped waiting", call);
         uint64_t now_ns = tries % 16 == 15 ? tam_clock_ns() : 0;
         if (now_ns > tam_wait_warn_ns(call))
-            warn_late(coll, call);
+            drive_warn_late(coll, call);
         if (now_ns > deadline_of(coll, call))
-            return give_up(coll, TAMIS_E_TIMEOUT, tam_wait_time_text(call, waited), call);
+            return drive_give_up(coll, TAMIS_E_TIMEOUT, tam_wait_time_text(call, waited), call);
         if (moved)
             wait = tam_wait_begin(call);
         else
@@ -98,7 +98,7 @@ static tamis_status wait_for(tam_coll *coll, tam_call *call) {
 
 tamis_status tam_coll_run(tam_coll *coll, tam_call *call) {
     uint64_t before = coll->wire_bytes;
-    tamis_status status = wait_for(coll, call);
+    tamis_status status = drive_wait_for(coll, call);
     call->wire_bytes += coll->wire_bytes - before;
     return status;
 }

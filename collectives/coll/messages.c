@@ -14,7 +14,8 @@ static unsigned char *buffer_of(const tam_coll *coll, uint32_t b) {
     return coll->memory + b * coll->buffer_bytes;
 }
 
-static tamis_status post(tam_coll *coll, uint32_t buffer, uint32_t part, const tam_message *m) {
+static tamis_status messages_post(tam_coll *coll, uint32_t buffer, uint32_t part,
+                                  const tam_message *m) {
     TAM_TRY(coll->p2p->post(coll->self, TAM_COLL_PARTS * buffer + part, m));
     coll->in_flight[buffer]++;
     coll->wire_bytes += m->sends ? m->bytes : 0;
@@ -42,7 +43,7 @@ static tamis_status post_direct(tam_coll *coll, const tam_cursor *t, uint32_t bu
             continue;
         const tam_message m = {p->rank, TAM_CHANNEL_STREAMS, t->sends,
                                direct_address(coll, t, i, buffer), bytes};
-        TAM_TRY(post(coll, buffer, 1 + i, &m));
+        TAM_TRY(messages_post(coll, buffer, 1 + i, &m));
     }
     return TAMIS_OK;
 }
@@ -72,7 +73,7 @@ static uint64_t hash_direct(tam_coll *coll, const tam_cursor *t, uint32_t buffer
 /* -- send and receive ------------------------------------------------------------------------- */
 
 /* -> bytes behind the envelope. */
-static size_t fill(tam_coll *coll, const tam_cursor *t, unsigned char *message) {
+static size_t messages_fill(tam_coll *coll, const tam_cursor *t, unsigned char *message) {
     const tam_peer *p = tam_cursor_peer(coll, t);
     unsigned char *begin = message + sizeof(tam_envelope), *at = begin;
     if (tam_cursor_tagged(coll, t)) {
@@ -100,7 +101,7 @@ tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
     const tam_cursor *t = &coll->sent;
     unsigned char *message = buffer_of(coll, buffer);
     tam_envelope *e = (tam_envelope *)(void *)message;
-    size_t bytes = fill(coll, t, message);
+    size_t bytes = messages_fill(coll, t, message);
     *e = (tam_envelope){.call = coll->call,
                         .extra = extra_of(coll, t),
                         .streams = hash_direct(coll, t, buffer),
@@ -117,7 +118,7 @@ tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
     coll->nsending++;
     coll->going_to[buffer - TAM_COLL_COMING] = header.peer;
     coll->messages++;
-    TAM_TRY(post(coll, buffer, 0, &header));
+    TAM_TRY(messages_post(coll, buffer, 0, &header));
     TAM_TRY(post_direct(coll, t, buffer));
     coll->sent.nth++;
     return TAMIS_OK;
@@ -129,7 +130,7 @@ tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer) {
     coll->holders[buffer] = 1;
     coll->received_bytes[buffer] = SIZE_MAX;
     coll->queue[(coll->first + coll->waiting++) % TAM_COLL_COMING] = buffer;
-    TAM_TRY(post(coll, buffer, 0, &header));
+    TAM_TRY(messages_post(coll, buffer, 0, &header));
     coll->posted.nth++;
     return TAMIS_OK;
 }
@@ -165,7 +166,7 @@ static tamis_status pass_on(tam_coll *coll, const tam_envelope *e, uint32_t from
                     coll->rank, from, tamis_status_name(status), coll->blamed);
 }
 
-static tamis_status check_header(tam_coll *coll, uint32_t buffer) {
+static tamis_status messages_check_header(tam_coll *coll, uint32_t buffer) {
     const tam_cursor *t = &coll->checked;
     const tam_envelope *e = (const tam_envelope *)(const void *)buffer_of(coll, buffer);
     const tam_envelope_due due = {.call = coll->call,
@@ -187,7 +188,7 @@ static tamis_status check_header(tam_coll *coll, uint32_t buffer) {
 tamis_status tam_coll_receive_header(tam_coll *coll, uint32_t buffer) {
     tam_cursor_seek(coll, &coll->checked);
     uint32_t from = tam_cursor_peer(coll, &coll->checked)->rank;
-    TAM_TRY(blame(coll, from, check_header(coll, buffer)));
+    TAM_TRY(blame(coll, from, messages_check_header(coll, buffer)));
     TAM_TRY(post_direct(coll, &coll->checked, buffer));
     coll->nchecked++;
     coll->checked.nth++;

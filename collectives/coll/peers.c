@@ -87,7 +87,7 @@ static void build_all(tam_coll *coll) {
     }
 }
 
-static void count_chunks(tam_coll *coll) {
+static void peers_count_chunks(tam_coll *coll) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < coll->npeers; i++) {
         const tam_peer *p = &coll->peers[i];
@@ -118,7 +118,7 @@ static void find_stage(tam_coll *coll) {
 }
 
 /* A message holds as many coded values that are summed as it would hold floats: whole blocks. */
-static void find_part(tam_coll *coll) {
+static void peers_find_part(tam_coll *coll) {
     bool spread = coll->phase == TAM_PHASE_SPREAD;
     size_t blocks = coll->chunk / (TAM_VALUE_BLOCK * sizeof(float));
     coll->packed = coll->type && (spread || coll->stage == 0);
@@ -136,16 +136,16 @@ void tam_coll_build_peers(tam_coll *coll) {
     if (coll->kind == TAM_PHASE_RUNS) {
         coll->phase = TAM_PHASE_RUNS;
         coll->fused = false;
-        find_part(coll);
+        peers_find_part(coll);
         build_all(coll);
     } else {
         find_stage(coll);
-        find_part(coll);
+        peers_find_part(coll);
         build_group(coll);
         if (coll->fused && coll->failed == TAMIS_OK)
             tam_coll_copy_own(coll);
     }
-    count_chunks(coll);
+    peers_count_chunks(coll);
     if (coll->sent.first == coll->npeers)
         coll->sent.first = 0;
 }

@@ -25,8 +25,8 @@ tamis_status tam_staged_alltoall(void *arg, const void *send, const size_t *send
     return tam_coll_run(&s->coll, call);
 }
 
-static tamis_status scatter(void *arg, const tam_value_codec *type, const void *encoded,
-                            float *values, size_t count, tam_call *call) {
+static tamis_status staged_scatter(void *arg, const tam_value_codec *type, const void *encoded,
+                                   float *values, size_t count, tam_call *call) {
     tam_staged *s = arg;
     tam_coll_begin_scatter(&s->coll, type, encoded, values, count, call->tag);
     TAM_TRY(tam_coll_run(&s->coll, call));
@@ -34,14 +34,14 @@ static tamis_status scatter(void *arg, const tam_value_codec *type, const void *
     return TAMIS_OK;
 }
 
-static tamis_status spread(void *arg, const tam_value_codec *type, void *encoded, size_t count,
-                           tam_call *call) {
+static tamis_status staged_spread(void *arg, const tam_value_codec *type, void *encoded,
+                                  size_t count, tam_call *call) {
     tam_staged *s = arg;
     tam_coll_begin_spread(&s->coll, type, encoded, count);
     return tam_coll_run(&s->coll, call);
 }
 
-const tam_encoded_transport tam_staged_encoded = {scatter, spread};
+const tam_encoded_transport tam_staged_encoded = {staged_scatter, staged_spread};
 
 void tam_staged_abort(void *arg) {
     tam_staged *s = arg;

@@ -32,8 +32,8 @@ static tamis_status reopen(tam_staged *s, const tam_plan *plan) {
     return status;
 }
 
-static tam_plan plan_of(const char *wanted, uint32_t rank, uint32_t nranks,
-                        uint32_t ranks_per_node) {
+static tam_plan staged_open_plan_of(const char *wanted, uint32_t rank, uint32_t nranks,
+                                    uint32_t ranks_per_node) {
     tam_plan plan = tam_plan_usual(nranks, ranks_per_node);
     char text[64];
     if (strcmp(wanted, "auto") != 0 && !tam_plan_parse(wanted, nranks, ranks_per_node, &plan) &&
@@ -96,7 +96,7 @@ static tamis_status greet(tam_staged *s, const char *wanted, tam_call *call, boo
     return status;
 }
 
-static tamis_status settle(tam_staged *s, const char *wanted, uint64_t deadline_ns) {
+static tamis_status staged_open_settle(tam_staged *s, const char *wanted, uint64_t deadline_ns) {
     uint32_t rank = s->coll.rank, nranks = s->coll.plan.nranks;
     atomic_int calm = 0;
     tam_call call = {.deadline_ns = deadline_ns,
@@ -107,7 +107,7 @@ static tamis_status settle(tam_staged *s, const char *wanted, uint64_t deadline_
     bool has_time = false;
     if (nranks > 2 && deadline_ns > 0)
         TAM_TRY(greet(s, wanted, &call, &has_time));
-    tam_plan plan = plan_of(wanted, rank, nranks, s->net.ranks_per_node);
+    tam_plan plan = staged_open_plan_of(wanted, rank, nranks, s->net.ranks_per_node);
     TAM_TRY(reopen(s, &plan));
     if (has_time && strcmp(wanted, "auto") == 0) {
         TAM_TRY(tam_calibrate(s, &call, &plan));
@@ -129,7 +129,7 @@ tamis_status tam_staged_open(const tam_p2p *p2p, void *self, uint32_t rank, uint
     s->net.ranks_per_node = 1;
     tamis_status status = tam_coll_open(&s->coll, p2p, self, rank, &plan, TAM_STAGED_CHUNK);
     if (status == TAMIS_OK) {
-        status = settle(s, wanted, deadline_ns);
+        status = staged_open_settle(s, wanted, deadline_ns);
         clean = tamis_status_loss(status) != TAMIS_LOST_COMM;
     }
     if (status != TAMIS_OK) {

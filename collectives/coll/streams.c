@@ -17,7 +17,7 @@ static uint32_t count_primary(const tam_coll *coll, uint32_t vrank) {
     return own > first ? (own - first + modulus - 1) / modulus : 0;
 }
 
-static size_t begin_of(const tam_coll *coll, uint32_t shard) {
+static size_t streams_begin_of(const tam_coll *coll, uint32_t shard) {
     size_t block = coll->type ? TAM_VALUE_BLOCK : 1;
     size_t units = coll->bytes / block + (coll->bytes % block > 0);
     size_t begin = block * tam_shards_begin(units, coll->plan.nranks, shard);
@@ -28,8 +28,8 @@ size_t tam_coll_shards(const tam_coll *coll, uint32_t vrank, size_t *length) {
     uint32_t modulus = coll->fused ? coll->stride : coll->stride * coll->radix;
     uint32_t each = coll->plan.nvranks / modulus;
     uint32_t first = tam_shards_reverse(vrank % modulus, modulus) * each;
-    size_t begin = begin_of(coll, first);
-    *length = begin_of(coll, first + each) - begin;
+    size_t begin = streams_begin_of(coll, first);
+    *length = streams_begin_of(coll, first + each) - begin;
     return begin;
 }
 
@@ -48,7 +48,7 @@ static uint64_t run_bytes(const tam_coll *coll, uint32_t rank, bool sends) {
     return at[rank + 1] - at[rank];
 }
 
-static uint64_t bytes_of(const tam_coll *coll, uint32_t vrank, bool sends) {
+static uint64_t streams_bytes_of(const tam_coll *coll, uint32_t vrank, bool sends) {
     size_t length;
     if (coll->phase == TAM_PHASE_RUNS)
         return run_bytes(coll, vrank, sends);
@@ -59,13 +59,14 @@ static uint64_t bytes_of(const tam_coll *coll, uint32_t vrank, bool sends) {
 }
 
 tam_stream tam_coll_stream(const tam_coll *coll, uint32_t vrank, bool sends) {
-    uint64_t bytes = bytes_of(coll, vrank, sends);
+    uint64_t bytes = streams_bytes_of(coll, vrank, sends);
     bool one_run = coll->phase != TAM_PHASE_GATHER || bytes == coll->bytes;
     return (tam_stream){vrank, one_run && bytes > coll->part && !coll->empty, bytes};
 }
 
 /* Where byte `at` of what was gathered lies, and how many follow there. */
-static unsigned char *find(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t *run) {
+static unsigned char *streams_find(const tam_coll *coll, const tam_stream *s, uint64_t at,
+                                   size_t *run) {
     uint32_t modulus = coll->stride * coll->radix;
     uint64_t item = at / coll->bytes, behind = at % coll->bytes;
     uint32_t vrank = s->vrank % modulus + (uint32_t)item * modulus;
@@ -76,7 +77,7 @@ static unsigned char *find(const tam_coll *coll, const tam_stream *s, uint64_t a
 static void copy_gathered(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
                           unsigned char *to, const unsigned char *from) {
     for (size_t done = 0, run; done < bytes; done += run) {
-        unsigned char *memory = find(coll, s, at + done, &run);
+        unsigned char *memory = streams_find(coll, s, at + done, &run);
         run = run < bytes - done ? run : bytes - done;
         memcpy(to ? to + done : memory, from ? from + done : memory, run);
     }
@@ -99,7 +100,7 @@ unsigned char *tam_coll_address(const tam_coll *coll, const tam_stream *s, uint6
                                 bool sends) {
     size_t length;
     if (coll->phase == TAM_PHASE_GATHER)
-        return find(coll, s, at, &length);
+        return streams_find(coll, s, at, &length);
     if (coll->packed)
         return coll->coded + tam_value_bytes(coll->type, tam_coll_shards(coll, s->vrank, &length)) +
                at;

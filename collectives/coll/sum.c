@@ -21,7 +21,7 @@ static float *vector_of(const tam_coll *coll, uint32_t which, uint32_t chunk, si
     return (float *)(void *)coll->recv + begin;
 }
 
-static void release(tam_coll *coll, int32_t buffer) {
+static void sum_release(tam_coll *coll, int32_t buffer) {
     if (buffer >= 0)
         coll->holders[buffer]--;
 }
@@ -31,12 +31,12 @@ static void merge_top(tam_coll *coll, tam_partials *c, size_t count) {
     if (!coll->empty)
         add_floats(c->stack[c->depth - 1].values, c->stack[c->depth].values, count,
                    c->stack[c->depth - 1].values);
-    release(coll, c->stack[c->depth].buffer);
+    sum_release(coll, c->stack[c->depth].buffer);
     c->stack[c->depth - 1].level++;
 }
 
-static void push(tam_coll *coll, tam_partials *c, uint32_t level, int32_t buffer, float *values,
-                 size_t count) {
+static void sum_push(tam_coll *coll, tam_partials *c, uint32_t level, int32_t buffer, float *values,
+                     size_t count) {
     c->stack[c->depth].level = level;
     c->stack[c->depth].buffer = buffer;
     c->stack[c->depth].values = values;
@@ -61,7 +61,7 @@ static void push_own(tam_coll *coll, uint32_t which, uint32_t chunk) {
     size_t count;
     float *own = vector_of(coll, which, chunk, &count);
     c->own_added = true;
-    push(coll, c, level_of(coll, own_digit(coll)), -1, own, count);
+    sum_push(coll, c, level_of(coll, own_digit(coll)), -1, own, count);
 }
 
 void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk, int32_t buffer,
@@ -72,7 +72,7 @@ void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk
     if (!c->own_added && digit > own_digit(coll))
         push_own(coll, which, chunk);
     coll->holders[buffer]++;
-    push(coll, c, level_of(coll, digit), buffer, values, count);
+    sum_push(coll, c, level_of(coll, digit), buffer, values, count);
 }
 
 void tam_coll_add_up(tam_coll *coll, uint32_t which, uint32_t chunk) {
@@ -83,6 +83,6 @@ void tam_coll_add_up(tam_coll *coll, uint32_t which, uint32_t chunk) {
     float *sum = vector_of(coll, which, chunk, &count);
     if (c->stack[0].values != sum && !coll->empty)
         memcpy(sum, c->stack[0].values, count * sizeof sum[0]);
-    release(coll, c->stack[0].buffer);
+    sum_release(coll, c->stack[0].buffer);
     *c = (tam_partials){0};
 }

@@ -43,7 +43,7 @@ _Static_assert(sizeof(gather_job) <= TAM_JOB_BYTES, "a gather fits its memory");
 
 /* -- records ---------------------------------------------------------------------------------- */
 
-static const record *record_of(const tamis_comm *comm, uint32_t rank) {
+static const record *report_record_of(const tamis_comm *comm, uint32_t rank) {
     return tam_handshake_record(comm->records, rank);
 }
 
@@ -71,11 +71,11 @@ static size_t messages_bytes(uint32_t nranks, uint32_t most, uint64_t entries) {
     return (nranks + (size_t)1) * block_bytes(most) + tam_registry_scratch(entries);
 }
 
-static plan make_plan(const tamis_comm *comm) {
-    plan p = {.latest = record_of(comm, 0)->sums,
+static plan report_make_plan(const tamis_comm *comm) {
+    plan p = {.latest = report_record_of(comm, 0)->sums,
               .name = XXH3_64bits(comm->records, (size_t)comm->nranks * TAM_RECORD_BYTES) | 1};
     for (uint32_t r = 0; r < comm->nranks; r++) {
-        const record *c = record_of(comm, r);
+        const record *c = report_record_of(comm, r);
         p.entries += c->entries;
         p.most = c->entries > p.most ? c->entries : p.most;
         if (c->sums.reports > p.latest.reports)
@@ -135,12 +135,12 @@ static void add_run(tam_energy_run *sum, const tam_energy_run *one) {
 }
 
 /* Blocks become one row of entries, at the beginning of the messages. */
-static tam_energy_run join(const tamis_comm *comm, const plan *p, unsigned char *messages) {
+static tam_energy_run report_join(const tamis_comm *comm, const plan *p, unsigned char *messages) {
     tam_energy_run sum = {0}, one;
     tam_energy_entry *row = (tam_energy_entry *)(void *)messages;
     for (uint32_t r = 0; r < comm->nranks; r++) {
         const unsigned char *from = messages + r * p->block_bytes;
-        uint32_t count = record_of(comm, r)->entries;
+        uint32_t count = report_record_of(comm, r)->entries;
         memcpy(&one, from, sizeof one);
         add_run(&sum, &one);
         memmove(row, from + sizeof(tam_energy_run), count * sizeof row[0]);
@@ -157,7 +157,7 @@ tamis_status tam_report_gather(tamis_comm *comm, const tam_energy_run *run, tam_
             tam_registry_reserve(registry, messages_bytes(comm->nranks, registry->n,
                                                           (uint64_t)comm->nranks * registry->n));
     TAM_TRY(show_record(comm, registry, status, deadline_ns));
-    plan p = make_plan(comm);
+    plan p = report_make_plan(comm);
     status = tam_registry_reserve(registry, p.messages_bytes);
     if (status != TAMIS_OK) {
         tam_comm_lose(comm, status); /* the others have gone on */
@@ -165,7 +165,7 @@ tamis_status tam_report_gather(tamis_comm *comm, const tam_energy_run *run, tam_
     }
     TAM_TRY(gather_blocks(comm, &p, run, registry, deadline_ns));
     unsigned char *messages = registry->messages;
-    tam_energy_run all = join(comm, &p, messages);
+    tam_energy_run all = report_join(comm, &p, messages);
     tam_registry_take(registry, (tam_energy_entry *)(void *)messages, p.entries, &all,
                       messages + (comm->nranks + (size_t)1) * p.block_bytes);
     return TAMIS_OK;
@@ -174,8 +174,8 @@ tamis_status tam_report_gather(tamis_comm *comm, const tam_energy_run *run, tam_
 /* -- what callers see ------------------------------------------------------------------------- */
 
 /* Everything that can be wrong on this rank alone, before anything is sent. */
-static tamis_status prepare(tamis_energy *energy, const tamis_energy_totals *out,
-                            tam_energy_run *run) {
+static tamis_status report_prepare(tamis_energy *energy, const tamis_energy_totals *out,
+                                   tam_energy_run *run) {
     if (!energy || !out)
         return tam_fail(TAMIS_E_ARGUMENT, CALL ": %s is NULL", energy ? "out" : "energy");
     if (out->size < sizeof *out || out->size > 65536)
@@ -195,7 +195,7 @@ tamis_status tamis_energy_report(tamis_energy *energy, tamis_comm *comm, tamis_e
     if (!comm)
         return tam_fail(TAMIS_E_ARGUMENT, CALL ": comm is NULL");
     TAM_TRY(tam_comm_check(comm));
-    tamis_status status = prepare(energy, out, &run);
+    tamis_status status = report_prepare(energy, out, &run);
     tam_registry *registry = status == TAMIS_OK ? tam_meter_registry(energy) : NULL;
     TAM_TRY(tam_report_gather(comm, &run, registry, status));
     tam_registry_totals(registry, &totals);

@@ -25,7 +25,7 @@ static void close_balanced(void *self, bool in_flight) {
 }
 
 /* Only headers are gathered as packets; pairs of 32-bit indices are sent by ok_topk.c. */
-static tam_packets choose_packets(const tam_bucket_view *v) {
+static tam_packets balanced_pairs_choose_packets(const tam_bucket_view *v) {
     tam_packets packets = tam_sparse_packets(v);
     packets.growing = packets.headers_only = packets.with_values = true;
     packets.nwords = tam_ok_topk_header_words(v->nranks);
@@ -38,7 +38,7 @@ static tamis_status open_balanced(tam_bucket_view *view, void **out) {
     if (!b)
         return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
     b->sparse.view = view;
-    b->sparse.packets = choose_packets(view);
+    b->sparse.packets = balanced_pairs_choose_packets(view);
     b->sparse.most =
         tam_ok_topk_most(view->nranks, view->division->grid.n, b->sparse.packets.capacity);
     b->sparse.packets.beside =
@@ -55,7 +55,7 @@ static tamis_status open_balanced(tam_bucket_view *view, void **out) {
     return TAMIS_OK;
 }
 
-static uint64_t *state(void *self) {
+static uint64_t *balanced_pairs_state(void *self) {
     return ((balanced *)self)->ok_topk.state;
 }
 
@@ -69,7 +69,7 @@ static bool state_valid(const tam_bucket_view *v, const uint64_t *words) {
 
 /* -- a step ----------------------------------------------------------------------------------- */
 
-static tamis_status select_entries(void *self) {
+static tamis_status balanced_pairs_select_entries(void *self) {
     balanced *b = self;
     tam_packets *packets = &b->sparse.packets;
     TAM_TRY(tam_sparse_select(&b->sparse));
@@ -99,7 +99,7 @@ static tamis_status run_balanced(void *self, tam_link *link) {
 }
 
 /* Also sets threshold and borders of the next step. */
-static tamis_status apply(void *self) {
+static tamis_status balanced_pairs_apply(void *self) {
     balanced *b = self;
     const tam_bucket_view *v = b->sparse.view;
     TAM_TRY(tam_sparse_apply(self));
@@ -115,12 +115,12 @@ const tam_exchange tam_exchange_balanced_pairs = {
     .collect = tam_nothing_to_send,
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
-    .select = select_entries,
+    .select = balanced_pairs_select_entries,
     .run = run_balanced,
     .drop = tam_sparse_drop,
-    .apply = apply,
+    .apply = balanced_pairs_apply,
     .skip = tam_nothing_to_do,
     .state_words = state_words,
-    .state = state,
+    .state = balanced_pairs_state,
     .state_valid = state_valid,
 };

@@ -61,7 +61,7 @@ static void close_dense(void *self, bool in_flight) {
 /* -- sums ------------------------------------------------------------------------------------- */
 
 /* Sums have the same bits on all ranks, so all find the same bad entries and decide the same. */
-static uint64_t divide(float *values, size_t count, float by, bool drop) {
+static uint64_t dense_divide(float *values, size_t count, float by, bool drop) {
     uint64_t bad = 0;
     for (size_t i = 0; i < count; i++) {
         values[i] /= by;
@@ -81,8 +81,8 @@ static void take_pending(const tam_bucket_view *v, const tam_gradient_part *u, f
 }
 
 /* The first run also carries how many entries each rank dropped from micro-batches. */
-static tamis_status sum(const tam_bucket_view *v, tam_link *link, const tam_gradient_part *u,
-                        float *values) {
+static tamis_status dense_sum(const tam_bucket_view *v, tam_link *link, const tam_gradient_part *u,
+                              float *values) {
     tam_tag tag = {
         .rank = v->comm_rank,
         .reducer = v->reducer,
@@ -107,8 +107,8 @@ static tamis_status reduce_values(dense *d, tam_link *link, const tam_gradient_p
         values[i] *= v->target.scale;
     if (v->pending)
         take_pending(v, u, values);
-    TAM_TRY(sum(v, link, u, values));
-    d->bad += link->call.counters + divide(values, u->count, v->divisor, drop);
+    TAM_TRY(dense_sum(v, link, u, values));
+    d->bad += link->call.counters + dense_divide(values, u->count, v->divisor, drop);
     return TAMIS_OK;
 }
 
@@ -126,7 +126,7 @@ static tamis_status reduce_staged(dense *d, tam_link *link, const tam_gradient_p
     return tam_gradient_write(v, u, raw);
 }
 
-static tamis_status reduce(dense *d, tam_link *link) {
+static tamis_status dense_reduce(dense *d, tam_link *link) {
     for (tam_gradient_part u = {0}; u.at + u.count < d->view->layout->length;) {
         u = tam_gradient_run(d->view, u);
         float *address = tam_gradient_address(d->view, &u);
@@ -142,7 +142,7 @@ static tamis_status run_dense(void *self, tam_link *link) {
     tam_bucket_view *v = d->view;
     d->bad = 0;
     if (!v->skipped)
-        TAM_TRY(reduce(d, link));
+        TAM_TRY(dense_reduce(d, link));
     if (!v->skipped)
         v->pending = false;
     v->out.result.count = (size_t)v->layout->length;
@@ -150,13 +150,13 @@ static tamis_status run_dense(void *self, tam_link *link) {
 }
 
 /* Bad sums were already found, and dropped if so configured, piece by piece. */
-static uint64_t drop(void *self) {
+static uint64_t dense_drop(void *self) {
     return ((dense *)self)->bad;
 }
 
 /* Micro-batches that waited are lost with the gradient, whether this bucket came before or after
  * the one that made all ranks skip the step. */
-static tamis_status skip(void *self) {
+static tamis_status dense_skip(void *self) {
     tam_bucket_view *v = ((dense *)self)->view;
     if (v->pending)
         memset(v->acc, 0, (size_t)v->layout->length * sizeof v->acc[0]);
@@ -174,9 +174,9 @@ const tam_exchange tam_exchange_dense = {
     .plan = tam_nothing_to_send,
     .select = tam_nothing_to_do,
     .run = run_dense,
-    .drop = drop,
+    .drop = dense_drop,
     .apply = tam_nothing_to_do,
-    .skip = skip,
+    .skip = dense_skip,
     .state_words = tam_nothing_words,
     .state = tam_nothing_state,
     .state_valid = tam_nothing_valid,

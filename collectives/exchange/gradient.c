@@ -57,7 +57,8 @@ static tamis_status write_stretch(const tam_bucket_view *v, char *grad, size_t b
 }
 
 /* Host memory is cleared in place, without staging. */
-static tamis_status clear(const tam_bucket_view *v, char *grad, size_t bytes, char *staged) {
+static tamis_status gradient_clear(const tam_bucket_view *v, char *grad, size_t bytes,
+                                   char *staged) {
     memset(staged ? staged : grad, 0, bytes);
     return staged ? write_stretch(v, grad, bytes, staged) : TAMIS_OK;
 }
@@ -91,7 +92,7 @@ tamis_status tam_gradient_clear(const tam_bucket_view *v) {
     void *staging = v->config->device == TAMIS_DEVICE_CPU ? NULL : v->staging;
     for (tam_gradient_part u = {0}; u.at + u.count < v->layout->length;) {
         u = tam_gradient_run(v, u);
-        TAM_TRY(move_run(v, &u, clear, staging));
+        TAM_TRY(move_run(v, &u, gradient_clear, staging));
     }
     return TAMIS_OK;
 }

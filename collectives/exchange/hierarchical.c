@@ -47,7 +47,7 @@ typedef struct hierarchical {
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-static tamis_status open_result(hierarchical *h) {
+static tamis_status hierarchical_open_result(hierarchical *h) {
     const tam_node_shard *shard = h->view->node_shard;
     size_t most = (size_t)h->view->whole_k_max;
     h->owners = tam_alloc_array(shard->nlocal, sizeof h->owners[0]);
@@ -117,13 +117,13 @@ static tamis_status open_subcomms(hierarchical *h) {
 }
 
 /* The result is applied by kernels of the whole bucket. */
-static tamis_status open_all(hierarchical *h) {
+static tamis_status hierarchical_open_all(hierarchical *h) {
     tam_bucket_view *v = h->view;
     TAM_TRY(v->device->open(&v->node_shard->division.grid, 0, v->config->threads,
                             &v->gradient_kernels));
     TAM_TRY(h->row->open(v, &h->inner));
     TAM_TRY(tam_node_open(v, &h->sums));
-    TAM_TRY(open_result(h));
+    TAM_TRY(hierarchical_open_result(h));
     TAM_TRY(open_packets(h));
     TAM_TRY(open_subcomms(h));
     v->result_max = (size_t)v->whole_k_max;
@@ -161,7 +161,7 @@ static tamis_status open_hierarchical(tam_bucket_view *view, void **out) {
         return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
     h->view = view;
     h->row = tam_exchange_flat(view->division->scheme.exchange);
-    tamis_status status = open_all(h);
+    tamis_status status = hierarchical_open_all(h);
     if (status != TAMIS_OK) {
         close_hierarchical(h, false);
         return status;
@@ -179,7 +179,7 @@ static void limit(void *self) {
 
 /* -- before the inter-node exchange ----------------------------------------------------------- */
 
-static tamis_status collect(void *self, tam_link *link) {
+static tamis_status hierarchical_collect(void *self, tam_link *link) {
     hierarchical *h = self;
     tam_link intra = tam_subcomm_link(&h->intra, link);
     TAM_TRY(tam_node_sum(&h->sums, &intra));
@@ -187,7 +187,7 @@ static tamis_status collect(void *self, tam_link *link) {
     return TAMIS_OK;
 }
 
-static tamis_status accumulate(void *self) {
+static tamis_status hierarchical_accumulate(void *self) {
     hierarchical *h = self;
     tam_bucket_view *v = h->view;
     const tam_accumulate pass = tam_node_pass(&h->sums);
@@ -195,12 +195,12 @@ static tamis_status accumulate(void *self) {
     return v->target.clear ? tam_gradient_clear(v) : TAMIS_OK;
 }
 
-static tamis_status plan(void *self, tam_link *link) {
+static tamis_status hierarchical_plan(void *self, tam_link *link) {
     hierarchical *h = self;
     return h->row->plan(h->inner, link);
 }
 
-static tamis_status select_entries(void *self) {
+static tamis_status hierarchical_select_entries(void *self) {
     hierarchical *h = self;
     return h->row->select(h->inner);
 }
@@ -252,7 +252,7 @@ static void add_up_groups(hierarchical *h) {
 }
 
 /* Send the sums of this rank's shard to the node, and get those of the other shards. */
-static tamis_status gather_results(hierarchical *h, tam_link *link) {
+static tamis_status hierarchical_gather_results(hierarchical *h, tam_link *link) {
     tam_bucket_view *v = h->view;
     tam_outcome *out = &v->out;
     const tam_entries *local = &out->local;
@@ -281,24 +281,24 @@ static tamis_status run_hierarchical(void *self, tam_link *link) {
     TAM_TRY(h->row->run(h->inner, &inter));
     link->call.wire_bytes = inter.call.wire_bytes;
     tam_link intra = tam_subcomm_link(&h->intra, link);
-    TAM_TRY(gather_results(h, &intra));
+    TAM_TRY(hierarchical_gather_results(h, &intra));
     link->call.wire_bytes = intra.call.wire_bytes;
     return TAMIS_OK;
 }
 
 /* -- the end: that of the inter-node exchange, which applies the whole result ----------------- */
 
-static uint64_t drop(void *self) {
+static uint64_t hierarchical_drop(void *self) {
     hierarchical *h = self;
     return h->row->drop(h->inner);
 }
 
-static tamis_status apply(void *self) {
+static tamis_status hierarchical_apply(void *self) {
     hierarchical *h = self;
     return h->row->apply(h->inner);
 }
 
-static tamis_status skip(void *self) {
+static tamis_status hierarchical_skip(void *self) {
     hierarchical *h = self;
     return h->row->skip(h->inner);
 }
@@ -309,14 +309,14 @@ const tam_exchange tam_exchange_hierarchical = {
     .open = open_hierarchical,
     .close = close_hierarchical,
     .limit = limit,
-    .collect = collect,
-    .accumulate = accumulate,
-    .plan = plan,
-    .select = select_entries,
+    .collect = hierarchical_collect,
+    .accumulate = hierarchical_accumulate,
+    .plan = hierarchical_plan,
+    .select = hierarchical_select_entries,
     .run = run_hierarchical,
-    .drop = drop,
-    .apply = apply,
-    .skip = skip,
+    .drop = hierarchical_drop,
+    .apply = hierarchical_apply,
+    .skip = hierarchical_skip,
     .state_words = tam_nothing_words, /* the inter-node exchange remembers nothing */
     .state = tam_nothing_state,
     .state_valid = tam_nothing_valid,

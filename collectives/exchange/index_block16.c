@@ -58,7 +58,8 @@ static size_t block16_encode(const uint32_t *positions, size_t count, uint64_t s
 }
 
 /* @return whether they ascend */
-static bool widen(const unsigned char *lows, size_t count, uint32_t base, uint32_t *positions) {
+static bool index_block16_widen(const unsigned char *lows, size_t count, uint32_t base,
+                                uint32_t *positions) {
     uint32_t bad = 0;
     for (size_t i = 0; i < count; i++) {
         uint16_t low;
@@ -81,7 +82,7 @@ static bool block16_decode(const unsigned char *in, size_t bytes, uint64_t span,
         if (!in || here > count - done)
             return false;
         const unsigned char *from = lows + 2 * done;
-        if (!widen(from, here, (uint32_t)(b << TAM_BLOCK16_BITS), positions + done))
+        if (!index_block16_widen(from, here, (uint32_t)(b << TAM_BLOCK16_BITS), positions + done))
             return false;
         done += here;
     }

@@ -27,7 +27,7 @@ typedef struct writer {
 } writer;
 
 /* @param  length  at most 32 */
-static void put(writer *w, uint64_t bits, uint32_t length) {
+static void index_rice_put(writer *w, uint64_t bits, uint32_t length) {
     w->bits |= bits << w->held;
     w->held += length;
     if (w->held < 32)
@@ -49,8 +49,8 @@ static void put_gap(writer *w, uint32_t gap, uint32_t low) {
     uint64_t code = 1 | (gap & ((UINT64_C(1) << low) - 1)) << 1;
     uint32_t zeros = gap >> low;
     for (; zeros + low >= 32 && zeros > 0; zeros -= zeros < 32 ? zeros : 32)
-        put(w, 0, zeros < 32 ? zeros : 32);
-    put(w, code << zeros, zeros + low + 1);
+        index_rice_put(w, 0, zeros < 32 ? zeros : 32);
+    index_rice_put(w, code << zeros, zeros + low + 1);
 }
 
 static size_t rice_encode(const uint32_t *positions, size_t count, uint64_t span,

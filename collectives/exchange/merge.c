@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/merge.h"
 
-static tamis_status refuse(const tam_packets *packets, uint32_t r, uint32_t index) {
+static tamis_status merge_refuse(const tam_packets *packets, uint32_t r, uint32_t index) {
     return tam_fail(
         TAMIS_E_PROTOCOL,
         "the packet of rank %u was refused: index %u is out of order or not owned by that rank",
@@ -14,7 +14,7 @@ static size_t take_whole(const tam_tile *tile, uint32_t *out) {
     return tile->length;
 }
 
-static tam_list list_of(const tam_packets *packets, uint32_t r) {
+static tam_list merge_list_of(const tam_packets *packets, uint32_t r) {
     return (tam_list){tam_packet_indices_of(packets, r), tam_packet_header_of(packets, r)->count};
 }
 
@@ -24,7 +24,7 @@ tamis_status tam_merge_exclusive(const tam_packets *packets, const tam_grid *gri
                                  size_t *count) {
     size_t total = 0;
     for (uint32_t r = 0; r < packets->nranks; r++)
-        lists[r] = list_of(packets, r);
+        lists[r] = merge_list_of(packets, r);
     for (uint32_t t = 0; t < grid->ntiles; t++) {
         const tam_tile *tile = &grid->tiles[t];
         if (tile->part == TAM_PART_COMMON) {
@@ -37,7 +37,7 @@ tamis_status tam_merge_exclusive(const tam_packets *packets, const tam_grid *gri
         uint32_t least = tile->begin;
         for (; at < length && list[at] < end; at++) {
             if (list[at] < least)
-                return refuse(packets, r, list[at]);
+                return merge_refuse(packets, r, list[at]);
             least = list[at] + 1;
             indices[total++] = list[at];
         }
@@ -45,7 +45,7 @@ tamis_status tam_merge_exclusive(const tam_packets *packets, const tam_grid *gri
     }
     for (uint32_t r = 0; r < packets->nranks; r++) {
         if (lists[r].count > 0)
-            return refuse(packets, r, lists[r].indices[0]);
+            return merge_refuse(packets, r, lists[r].indices[0]);
     }
     *count = total;
     return TAMIS_OK;
@@ -56,7 +56,7 @@ static tamis_status check_ascending(const tam_packets *packets, uint32_t r, uint
     size_t length = tam_packet_header_of(packets, r)->count;
     for (size_t i = 0; i < length; i++) {
         if (list[i] >= n || (i > 0 && list[i] <= list[i - 1]))
-            return refuse(packets, r, list[i]);
+            return merge_refuse(packets, r, list[i]);
     }
     return TAMIS_OK;
 }
@@ -94,7 +94,7 @@ tamis_status tam_merge_shared(const tam_packets *packets, uint64_t n, tam_list *
                               uint32_t *scratch, uint32_t *indices, size_t *count) {
     for (uint32_t r = 0; r < packets->nranks; r++) {
         TAM_TRY(check_ascending(packets, r, n));
-        lists[r] = list_of(packets, r);
+        lists[r] = merge_list_of(packets, r);
     }
     *count = merge_lists(lists, packets->nranks, scratch, indices);
     return TAMIS_OK;
@@ -128,8 +128,8 @@ typedef struct packet_values {
     float *decoded;
 } packet_values;
 
-static bool decode_block(const tam_packets *packets, uint32_t r, size_t at, size_t rest,
-                         float *out) {
+static bool merge_decode_block(const tam_packets *packets, uint32_t r, size_t at, size_t rest,
+                               float *out) {
     const unsigned char *values = tam_packet_values_of(packets, r);
     size_t count = rest < TAM_MERGE_BLOCK ? rest : TAM_MERGE_BLOCK;
     return tam_value_decode(packets->value_codec,
@@ -139,12 +139,13 @@ static bool decode_block(const tam_packets *packets, uint32_t r, size_t at, size
 static bool add_packet(void *self, uint32_t r, const uint32_t *indices, size_t count,
                        tam_tree_sum *sums) {
     const packet_values *from = self;
-    const tam_list list = list_of(from->packets, r);
+    const tam_list list = merge_list_of(from->packets, r);
     uint32_t vrank = tam_tree_vrank(r, tam_tree_own(from->packets->nranks));
     float *decoded = from->decoded + (size_t)r * TAM_MERGE_BLOCK;
     size_t j = from->cursors[r];
     for (size_t i = 0; j < list.count && list.indices[j] <= indices[count - 1]; i++, j++) {
-        if (j % TAM_MERGE_BLOCK == 0 && !decode_block(from->packets, r, j, list.count - j, decoded))
+        if (j % TAM_MERGE_BLOCK == 0 &&
+            !merge_decode_block(from->packets, r, j, list.count - j, decoded))
             return false;
         while (indices[i] != list.indices[j])
             i++;

@@ -9,15 +9,15 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-static bool on_device(const tam_bucket_view *v) {
+static bool node_on_device(const tam_bucket_view *v) {
     return v->config->device != TAMIS_DEVICE_CPU;
 }
 
 /* A device's gradient passes through host memory, and the sum goes back there. */
-static tamis_status open_staging(tam_node *o, size_t chunk) {
+static tamis_status node_open_staging(tam_node *o, size_t chunk) {
     const tam_bucket_view *v = o->view;
     size_t shard = (size_t)v->node_shard->layout->length;
-    if (!on_device(v))
+    if (!node_on_device(v))
         return TAMIS_OK;
     o->on_device = v->device->alloc(v->kernels, shard * sizeof o->on_device[0]);
     o->raw = v->config->grad_dtype == TAMIS_DTYPE_FLOAT32
@@ -44,7 +44,7 @@ tamis_status tam_node_open(tam_bucket_view *view, tam_node *o) {
     o->received = tam_alloc_array(nlocal, sizeof o->received[0]);
     if (o->sum && o->parts && o->packed && o->send_at && o->recv_at && o->sent && o->recv &&
         o->received)
-        return open_staging(o, chunk);
+        return node_open_staging(o, chunk);
     return tam_fail(TAMIS_E_NOMEM, "no memory for a shard of %llu elements",
                     (unsigned long long)shard->layout->length);
 }
@@ -97,7 +97,7 @@ static tamis_status fetch(const tam_node *o, uint64_t at, size_t count) {
  * just that. */
 static tamis_status find_chunk(const tam_node *o, uint64_t at, size_t count, const float **out) {
     const tam_accumulate *t = &o->view->target;
-    bool device = on_device(o->view);
+    bool device = node_on_device(o->view);
     *out = (const float *)t->grad + at;
     if (t->grad && t->type == TAMIS_DTYPE_FLOAT32 && t->scale == 1.0f && !device)
         return TAMIS_OK;
@@ -134,8 +134,8 @@ static uint64_t hash_run(const float *values, const size_t *at, uint32_t g, uint
     return XXH3_64bits_withSeed((const char *)values + at[g], at[g + 1] - at[g], before);
 }
 
-static tamis_status sum_chunk(tam_node *o, tam_link *link, uint64_t at, size_t count,
-                              float **sums) {
+static tamis_status node_sum_chunk(tam_node *o, tam_link *link, uint64_t at, size_t count,
+                                   float **sums) {
     uint32_t nlocal = o->view->node_shard->nlocal;
     size_t own = divide_chunk(o, count);
     const float *chunk;
@@ -193,7 +193,7 @@ tamis_status tam_node_sum(tam_node *o, tam_link *link) {
     for (uint32_t g = 0; g < shard->nlocal; g++)
         o->sent[g].checksum = o->received[g] = 0;
     for (uint64_t at = 0; at < n; at += longest)
-        TAM_TRY(sum_chunk(o, link, at, (size_t)(n - at < longest ? n - at : longest), &sums));
+        TAM_TRY(node_sum_chunk(o, link, at, (size_t)(n - at < longest ? n - at : longest), &sums));
     TAM_TRY(compare_trailers(o, link));
     const tam_bucket_view *v = o->view;
     size_t bytes = (size_t)shard->layout->length * sizeof o->sum[0];

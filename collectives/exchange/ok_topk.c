@@ -15,7 +15,7 @@ static uint32_t end_of(const tam_ok_topk *g, uint32_t region) {
     return (uint32_t)g->state[TAM_OK_TOPK_ENDS + region];
 }
 
-static uint32_t begin_of(const tam_ok_topk *g, uint32_t region) {
+static uint32_t ok_topk_begin_of(const tam_ok_topk *g, uint32_t region) {
     return region > 0 ? end_of(g, region - 1) : 0;
 }
 
@@ -131,7 +131,7 @@ static tamis_status check_words(const tam_ok_topk *g, const tam_packets *packets
 
 /* -- pairs to their owners -------------------------------------------------------------------- */
 
-static uint64_t checksum(const tam_ok_topk_pair *pairs, size_t count, uint64_t seed) {
+static uint64_t ok_topk_checksum(const tam_ok_topk_pair *pairs, size_t count, uint64_t seed) {
     return XXH3_64bits_withSeed(pairs, count * sizeof pairs[0], seed);
 }
 
@@ -150,7 +150,7 @@ static void write_messages(tam_ok_topk *g, tam_packets *packets, uint64_t seed) 
         g->send_at[r] = (size_t)(at - g->send) * sizeof *at;
         for (uint32_t i = 0; i < count; i++)
             at[1 + i] = (tam_ok_topk_pair){indices[i], values[i]};
-        uint64_t sum = checksum(at + 1, count, seed);
+        uint64_t sum = ok_topk_checksum(at + 1, count, seed);
         if (count > 0)
             memcpy(at, &sum, sizeof sum);
         at += message_length(count);
@@ -172,11 +172,11 @@ static void expect_messages(tam_ok_topk *g, const tam_packets *packets) {
  * rank's region */
 static bool read_message(tam_ok_topk *g, const tam_ok_topk_pair *pairs, uint32_t count,
                          uint64_t seed) {
-    uint64_t sum, begin = begin_of(g, g->rank), least = begin;
+    uint64_t sum, begin = ok_topk_begin_of(g, g->rank), least = begin;
     if (count == 0)
         return true;
     memcpy(&sum, pairs - 1, sizeof sum);
-    if (sum != checksum(pairs, count, seed))
+    if (sum != ok_topk_checksum(pairs, count, seed))
         return false;
     for (uint32_t i = 0; i < count; i++) {
         if (pairs[i].index < least || pairs[i].index >= end_of(g, g->rank))
@@ -205,7 +205,7 @@ static uint32_t read_messages(tam_ok_topk *g, const tam_packets *packets, uint64
 
 /* Lists what is marked, ascending, and clears the marks. */
 static size_t list_marks(tam_ok_topk *g, uint32_t *indices) {
-    uint32_t begin = begin_of(g, g->rank);
+    uint32_t begin = ok_topk_begin_of(g, g->rank);
     size_t count = 0, words = (end_of(g, g->rank) - begin + (size_t)63) / 64;
     for (size_t w = 0; w < words; w++) {
         for (uint64_t left = g->marks[w]; left; left &= left - 1)

@@ -77,8 +77,9 @@ static uint64_t total_of(const tam_ok_topk *g, uint32_t byte) {
 
 /* Bits of the k-th largest magnitude of all ranks; 0 if there are fewer than k. Always runs four
  * rounds, even after damage, to stay in step with the other ranks. */
-static tamis_status find_threshold(tam_ok_topk *g, const float *sums, size_t count, uint64_t config,
-                                   uint64_t k, tam_link *link, uint32_t *refused) {
+static tamis_status ok_topk_select_find_threshold(tam_ok_topk *g, const float *sums, size_t count,
+                                                  uint64_t config, uint64_t k, tam_link *link,
+                                                  uint32_t *refused) {
     uint32_t prefix = 0;
     uint64_t left = k; /* of those that agree with the prefix */
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -113,7 +114,7 @@ static uint64_t seal_of(const tam_ok_topk_header *h) {
     return XXH3_64bits(h, offsetof(tam_ok_topk_header, seal));
 }
 
-static uint64_t checksum(const tam_ok_topk_pair *pairs, uint64_t count) {
+static uint64_t ok_topk_select_checksum(const tam_ok_topk_pair *pairs, uint64_t count) {
     return XXH3_64bits(pairs, (size_t)count * sizeof pairs[0]);
 }
 
@@ -122,7 +123,7 @@ static uint64_t length_of(const tam_ok_topk *g, uint32_t r) {
     return ends[r] - (r > 0 ? ends[r - 1] : 0);
 }
 
-static tamis_status check_header(const tam_ok_topk *g, uint32_t r) {
+static tamis_status ok_topk_select_check_header(const tam_ok_topk *g, uint32_t r) {
     const tam_ok_topk_header *h = &g->headers[r];
     if (h->seal != seal_of(h) || h->config != g->header->config || h->count > length_of(g, r) ||
         h->refused > g->nranks)
@@ -150,7 +151,7 @@ static tamis_status check_threshold(const tam_ok_topk *g, uint32_t r) {
 static tamis_status exchange_headers(tam_ok_topk *g, uint64_t config, size_t kept, uint32_t refused,
                                      tam_link *link) {
     *g->header = (tam_ok_topk_header){.config = config,
-                                      .checksum = checksum(g->recv, kept),
+                                      .checksum = ok_topk_select_checksum(g->recv, kept),
                                       .count = kept,
                                       .refused = refused,
                                       .threshold = g->threshold};
@@ -158,7 +159,7 @@ static tamis_status exchange_headers(tam_ok_topk *g, uint64_t config, size_t kep
     TAM_TRY(link->transport->allgather(link->self, g->header, sizeof *g->header, g->headers,
                                        &link->call));
     for (uint32_t r = 0; r < g->nranks; r++)
-        TAM_TRY(check_header(g, r));
+        TAM_TRY(ok_topk_select_check_header(g, r));
     for (uint32_t r = 0; r < g->nranks; r++)
         TAM_TRY(check_threshold(g, r));
     return TAMIS_OK;
@@ -166,7 +167,7 @@ static tamis_status exchange_headers(tam_ok_topk *g, uint64_t config, size_t kep
 
 /* -- shards ----------------------------------------------------------------------------------- */
 
-static uint64_t clip(uint64_t x, uint64_t low, uint64_t high) {
+static uint64_t ok_topk_select_clip(uint64_t x, uint64_t low, uint64_t high) {
     return x < low ? 0 : (x < high ? x : high) - low;
 }
 
@@ -175,24 +176,24 @@ static void plan_shards(tam_ok_topk *g, uint64_t total, uint64_t even) {
     uint64_t low = even * g->rank < total ? even * g->rank : total;
     uint64_t high = low + even < total ? low + even : total, at = 0, own = 0;
     for (uint32_t r = 0; r < g->nranks; r++) {
-        g->recv_at[r] = clip(at, low, high) * sizeof(tam_ok_topk_pair);
+        g->recv_at[r] = ok_topk_select_clip(at, low, high) * sizeof(tam_ok_topk_pair);
         own = r == g->rank ? at : own;
         at += g->headers[r].count;
     }
     g->recv_at[g->nranks] = (high - low) * sizeof(tam_ok_topk_pair);
     for (uint32_t r = 0; r <= g->nranks; r++)
-        g->send_at[r] =
-            clip(even * r, own, own + g->headers[g->rank].count) * sizeof(tam_ok_topk_pair);
+        g->send_at[r] = ok_topk_select_clip(even * r, own, own + g->headers[g->rank].count) *
+                        sizeof(tam_ok_topk_pair);
 }
 
 /* Number of pairs of rank r in the gathered shards. */
 static uint64_t shard_of(const tam_ok_topk *g, uint32_t r, bool evened, uint64_t total,
                          uint64_t even) {
-    return evened ? clip(total, even * r, even * (r + 1)) : g->headers[r].count;
+    return evened ? ok_topk_select_clip(total, even * r, even * (r + 1)) : g->headers[r].count;
 }
 
 /* All selected sums, one after another, into g->all. */
-static tamis_status gather(tam_ok_topk *g, uint64_t total, tam_link *link) {
+static tamis_status ok_topk_select_gather(tam_ok_topk *g, uint64_t total, tam_link *link) {
     const tam_transport *t = link->transport;
     uint64_t even = (total + g->nranks - 1) / g->nranks, longest = 0, at = 0;
     for (uint32_t r = 0; r < g->nranks; r++)
@@ -215,12 +216,12 @@ static tamis_status gather(tam_ok_topk *g, uint64_t total, tam_link *link) {
 }
 
 /* Check that what arrived is what the owners kept, ascending, and take it. */
-static tamis_status unpack(const tam_ok_topk *g, uint32_t *indices, float *values) {
+static tamis_status ok_topk_select_unpack(const tam_ok_topk *g, uint32_t *indices, float *values) {
     const tam_ok_topk_pair *at = g->all;
     uint64_t least = 0;
     size_t place = 0;
     for (uint32_t r = 0; r < g->nranks; r++) {
-        bool right = checksum(at, g->headers[r].count) == g->headers[r].checksum;
+        bool right = ok_topk_select_checksum(at, g->headers[r].count) == g->headers[r].checksum;
         for (uint64_t i = 0; right && i < g->headers[r].count; i++, at++) {
             right = at->index >= least && at->index < g->state[TAM_OK_TOPK_ENDS + r];
             least = (uint64_t)at->index + 1;
@@ -242,7 +243,7 @@ tamis_status tam_ok_topk_select(tam_ok_topk *g, uint64_t config, uint64_t k, uin
     uint64_t total = 0;
     g->threshold = tam_rule_over(tam_double(g->state[TAM_OK_TOPK_THRESHOLD]));
     if (!tam_ok_topk_threshold_holds(g, k))
-        TAM_TRY(find_threshold(g, sums, *count, config, k, link, &refused));
+        TAM_TRY(ok_topk_select_find_threshold(g, sums, *count, config, k, link, &refused));
     TAM_TRY(
         exchange_headers(g, config, keep_above_threshold(g, indices, sums, *count), refused, link));
     for (uint32_t r = 0; r < g->nranks; r++)
@@ -252,7 +253,7 @@ tamis_status tam_ok_topk_select(tam_ok_topk *g, uint64_t config, uint64_t k, uin
             TAMIS_E_PROTOCOL,
             "%llu selected sums were announced, more than the %zu that %u ranks can have",
             (unsigned long long)total, g->most, g->nranks);
-    TAM_TRY(gather(g, total, link));
+    TAM_TRY(ok_topk_select_gather(g, total, link));
     *count = (size_t)total;
-    return unpack(g, indices, sums);
+    return ok_topk_select_unpack(g, indices, sums);
 }

@@ -43,12 +43,12 @@ static size_t nlists(const tam_packets *s) {
     return in_place(s) ? 0 : s->led ? 1 : s->nranks;
 }
 
-static uint32_t *list_of(const tam_packets *s, uint32_t r) {
+static uint32_t *packet_list_of(const tam_packets *s, uint32_t r) {
     return s->lists + (s->led ? 0 : r * s->capacity);
 }
 
 /* All of it is touched, so a size that nobody meant would fill the machine before it fails. */
-static tamis_status check_bytes(const tam_packets *s) {
+static tamis_status packet_check_bytes(const tam_packets *s) {
     const uint32_t limit = tam_setting_number(TAM_SETTING_MESSAGE_GIB);
     unsigned __int128 bytes = (unsigned __int128)s->nranks * message_capacity(s) + s->beside;
     if (index_capacity(s, s->capacity) > UINT32_MAX)
@@ -82,7 +82,7 @@ static tamis_status open_led_memory(tam_packets *s) {
     return TAMIS_OK;
 }
 
-static tamis_status open_memory(tam_packets *s) {
+static tamis_status packet_open_memory(tam_packets *s) {
     size_t own = own_capacity(s), bytes = own + s->nranks * message_capacity(s);
     s->memory = tam_alloc(bytes);
     if (!s->memory)
@@ -104,8 +104,8 @@ static tamis_status open_lists(tam_packets *s) {
 
 tamis_status tam_packets_open(tam_packets *s) {
     s->header_bytes = tam_header_bytes((size_t)s->ncounters + s->nwords);
-    TAM_TRY(check_bytes(s));
-    TAM_TRY(s->led ? open_led_memory(s) : open_memory(s));
+    TAM_TRY(packet_check_bytes(s));
+    TAM_TRY(s->led ? open_led_memory(s) : packet_open_memory(s));
     s->send = s->memory;
     tam_packets_limit(s, s->capacity);
     return open_lists(s);
@@ -193,7 +193,7 @@ static const unsigned char *payload_of(const tam_packets *s, uint32_t r) {
 }
 
 const uint32_t *tam_packet_indices_of(const tam_packets *s, uint32_t r) {
-    return in_place(s) ? (const uint32_t *)(const void *)payload_of(s, r) : list_of(s, r);
+    return in_place(s) ? (const uint32_t *)(const void *)payload_of(s, r) : packet_list_of(s, r);
 }
 
 const void *tam_packet_values_of(const tam_packets *s, uint32_t r) {
@@ -206,8 +206,8 @@ static tam_header_due due_of(const tam_packets *s, uint32_t r) {
     return (tam_header_due){s->config, s->step, s->last_result, r, (uint32_t)s->limit};
 }
 
-static uint32_t check_of(const tam_packets *s, uint32_t r, const tam_header *header,
-                         const void *indices, const void *values) {
+static uint32_t packet_check_of(const tam_packets *s, uint32_t r, const tam_header *header,
+                                const void *indices, const void *values) {
     const tam_header_due due = due_of(s, r);
     uint64_t sums = tam_sum_header(header, s->header_bytes);
     if (!s->headers_only)
@@ -227,22 +227,22 @@ static bool has_payload(const tam_packets *s, uint32_t r) {
 static size_t encode(tam_packets *s, size_t count) {
     if (in_place(s) || !has_payload(s, s->rank))
         return 4 * count;
-    uint32_t *positions = list_of(s, s->rank);
+    uint32_t *positions = packet_list_of(s, s->rank);
     tam_strided_number(&s->ranges[s->rank], s->own, count, positions);
     return tam_index_codec_of(s->index_codec)->encode(positions, count, s->span, own_payload(s));
 }
 
-static void seal(tam_packets *s) {
+static void packet_seal(tam_packets *s) {
     const tam_header_due due = due_of(s, s->rank);
     tam_header *h = tam_packet_own_header(s);
     tam_header_address(h, &due);
     h->index_bytes = (uint32_t)encode(s, h->count);
-    h->check = check_of(s, s->rank, h, own_payload(s), tam_packet_own_values(s));
+    h->check = packet_check_of(s, s->rank, h, own_payload(s), tam_packet_own_values(s));
 }
 
 /* -- check ------------------------------------------------------------------------------------ */
 
-static tamis_status refuse(const tam_packets *s, uint32_t r, tam_refusal why) {
+static tamis_status packet_refuse(const tam_packets *s, uint32_t r, tam_refusal why) {
     return tam_fail(TAMIS_E_PROTOCOL, "the packet of rank %u was refused: %s",
                     tam_packet_rank(s, r), tam_refusal_words(why));
 }
@@ -274,7 +274,7 @@ static tamis_status refuse_result(const tam_packets *s, uint32_t r) {
 }
 
 /* What must hold before the payload is read. */
-static tamis_status check_header(const tam_packets *s, uint32_t r) {
+static tamis_status packet_check_header(const tam_packets *s, uint32_t r) {
     const tam_header *h = tam_packet_header_of(s, r);
     const tam_header_due due = due_of(s, r);
     tam_refusal why = tam_header_check(h, &due);
@@ -283,48 +283,48 @@ static tamis_status check_header(const tam_packets *s, uint32_t r) {
     if (why == TAM_REFUSED_RESULT)
         return refuse_result(s, r);
     if (why != TAM_REFUSED_NOTHING)
-        return refuse(s, r, why);
+        return packet_refuse(s, r, why);
     if (!has_payload(s, r) && (h->count > 0 || h->index_bytes > 0))
-        return refuse(s, r, TAM_REFUSED_LEADER);
+        return packet_refuse(s, r, TAM_REFUSED_LEADER);
     uint64_t most = tam_index_codec_of(s->index_codec)->bytes(s->span, h->count);
     if (h->index_bytes > most || (in_place(s) && h->index_bytes != 4 * (uint64_t)h->count))
-        return refuse(s, r, TAM_REFUSED_BYTES);
+        return packet_refuse(s, r, TAM_REFUSED_BYTES);
     return TAMIS_OK;
 }
 
 static tamis_status check_payload(const tam_packets *s, uint32_t r) {
     const tam_header *h = tam_packet_header_of(s, r);
-    if (h->check != check_of(s, r, h, payload_of(s, r), tam_packet_values_of(s, r)))
-        return refuse(s, r, TAM_REFUSED_CHECKSUM);
+    if (h->check != packet_check_of(s, r, h, payload_of(s, r), tam_packet_values_of(s, r)))
+        return packet_refuse(s, r, TAM_REFUSED_CHECKSUM);
     return TAMIS_OK;
 }
 
 static tamis_status decode(tam_packets *s, uint32_t r) {
     const tam_header *h = tam_packet_header_of(s, r);
-    uint32_t *list = list_of(s, r);
+    uint32_t *list = packet_list_of(s, r);
     const tam_index_codec *codec = tam_index_codec_of(s->index_codec);
     if (r == s->rank) { /* its checksum has just been found right */
         memcpy(list, s->own, h->count * sizeof list[0]);
         return TAMIS_OK;
     }
     if (!codec->decode(payload_of(s, r), h->index_bytes, s->span, h->count, list))
-        return refuse(s, r, TAM_REFUSED_CODE);
+        return packet_refuse(s, r, TAM_REFUSED_CODE);
     if (h->count > 0 && list[h->count - 1] >= s->ranges[r].length)
-        return refuse(s, r, TAM_REFUSED_OWNER);
+        return packet_refuse(s, r, TAM_REFUSED_OWNER);
     tam_strided_locate(&s->ranges[r], list, h->count, list);
     return TAMIS_OK;
 }
 
 /* -- exchange --------------------------------------------------------------------------------- */
 
-static tamis_status gather(tam_link *link, const void *send, size_t bytes, void *recv) {
+static tamis_status packet_gather(tam_link *link, const void *send, size_t bytes, void *recv) {
     return link->transport->allgather(link->self, send, bytes, recv, &link->call);
 }
 
 static tamis_status exchange_fixed(tam_packets *s, tam_link *link) {
-    TAM_TRY(gather(link, s->send, s->header_step, s->headers));
+    TAM_TRY(packet_gather(link, s->send, s->header_step, s->headers));
     for (uint32_t r = 0; r < s->nranks; r++)
-        TAM_TRY(check_header(s, r));
+        TAM_TRY(packet_check_header(s, r));
     return TAMIS_OK;
 }
 
@@ -337,19 +337,19 @@ static tamis_status exchange_led(tam_packets *s, tam_link *link) {
     TAM_TRY(link->transport->alltoall(link->self, own_payload(s), s->send_at,
                                       s->relay + s->header_bytes, s->recv_at, &link->call));
     memcpy(s->relay, s->send, s->header_bytes);
-    TAM_TRY(gather(link, s->relay, s->header_step, s->headers));
+    TAM_TRY(packet_gather(link, s->relay, s->header_step, s->headers));
     for (uint32_t r = 0; r < s->nranks; r++)
         memcpy(s->payloads + r * piece, s->headers + r * s->header_step + s->header_bytes, piece);
     for (uint32_t r = 0; r < s->nranks; r++)
-        TAM_TRY(check_header(s, r));
+        TAM_TRY(packet_check_header(s, r));
     return TAMIS_OK;
 }
 
 static tamis_status exchange_growing(tam_packets *s, tam_link *link) {
     size_t most = 0, bytes = 0;
-    TAM_TRY(gather(link, s->send, s->header_bytes, s->headers));
+    TAM_TRY(packet_gather(link, s->send, s->header_bytes, s->headers));
     for (uint32_t r = 0; r < s->nranks; r++)
-        TAM_TRY(check_header(s, r));
+        TAM_TRY(packet_check_header(s, r));
     if (s->headers_only)
         return TAMIS_OK;
     for (uint32_t r = 0; r < s->nranks; r++) {
@@ -365,11 +365,11 @@ static tamis_status exchange_growing(tam_packets *s, tam_link *link) {
                 tam_value_bytes(s->value_codec, tam_packet_own_header(s)->count));
     if (s->payload_step == 0)
         return TAMIS_OK;
-    return gather(link, own_payload(s), s->payload_step, s->payloads);
+    return packet_gather(link, own_payload(s), s->payload_step, s->payloads);
 }
 
 tamis_status tam_packets_exchange(tam_packets *s, tam_link *link) {
-    seal(s);
+    packet_seal(s);
     TAM_TRY(s->led       ? exchange_led(s, link)
             : s->growing ? exchange_growing(s, link)
                          : exchange_fixed(s, link));

@@ -32,7 +32,7 @@ static tamis_status open_pairs(tam_bucket_view *view, void **out) {
     return TAMIS_OK;
 }
 
-static tamis_status select_entries(void *self) {
+static tamis_status pairs_select_entries(void *self) {
     TAM_TRY(tam_sparse_select(self));
     return tam_sparse_select_values(self);
 }
@@ -61,7 +61,7 @@ const tam_exchange tam_exchange_pairs = {
     .collect = tam_nothing_to_send,
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
-    .select = select_entries,
+    .select = pairs_select_entries,
     .run = run_pairs,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,

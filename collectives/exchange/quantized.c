@@ -9,7 +9,7 @@
 
 #include "collectives/exchange/union_reduce.h"
 
-static tam_packets choose_packets(const tam_bucket_view *v) {
+static tam_packets quantized_choose_packets(const tam_bucket_view *v) {
     return (tam_packets){
         .rank = v->rank,
         .nranks = v->nranks,
@@ -19,7 +19,7 @@ static tam_packets choose_packets(const tam_bucket_view *v) {
 }
 
 static tamis_status open_quantized(tam_bucket_view *view, void **out) {
-    tam_packets packets = choose_packets(view);
+    tam_packets packets = quantized_choose_packets(view);
     tam_union_reduce *u = NULL;
     size_t length = (size_t)view->layout->length;
     TAM_TRY(tam_union_reduce_open(view, &packets, length, &u));
@@ -29,7 +29,7 @@ static tamis_status open_quantized(tam_bucket_view *view, void **out) {
     return TAMIS_OK;
 }
 
-static tamis_status select_entries(void *self) {
+static tamis_status quantized_select_entries(void *self) {
     tam_select_result nothing = {0};
     tam_sparse_fill_header(self, &nothing);
     return TAMIS_OK;
@@ -55,7 +55,7 @@ const tam_exchange tam_exchange_quantized = {
     .collect = tam_nothing_to_send,
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
-    .select = select_entries,
+    .select = quantized_select_entries,
     .run = run_quantized,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,

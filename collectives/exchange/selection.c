@@ -160,8 +160,8 @@ static tamis_status raise_reused(const tam_bucket_view *v, uint32_t *out) {
 }
 
 /* A threshold that follows from the accumulated gradient. */
-static tamis_status find_threshold(const tam_bucket_view *v, tam_select_job *job,
-                                   uint32_t *indices) {
+static tamis_status selection_find_threshold(const tam_bucket_view *v, tam_select_job *job,
+                                             uint32_t *indices) {
     tam_scheme s = tam_selection_scheme(v);
     if (s.threshold == TAM_THRESHOLD_SAGE)
         return threshold_of_sage(v, &job->threshold);
@@ -204,7 +204,7 @@ tamis_status tam_selection_run(const tam_bucket_view *v, const tam_packing *pack
                                uint32_t *indices, tam_select_result *out) {
     tam_select_job job = choose_job(v, packing, limit);
     const tam_control *c = v->control;
-    TAM_TRY(find_threshold(v, &job, indices));
+    TAM_TRY(selection_find_threshold(v, &job, indices));
     TAM_TRY(v->device->select(v->kernels, &job, indices, out));
     bool looks = c->scheme.threshold == TAM_THRESHOLD_REUSE && c->state.primed == 0;
     if (out->count > 0 || !looks || c->reused == 0.0)

@@ -11,7 +11,8 @@ enum { FEW_BITS = 8 }; /* whoever sends values like this pays for bytes */
 
 /* Chosen from numbers that all ranks share. Growing packets may be as long as the part, so the
  * count that is aimed at decides for them. */
-static tamis_index_codec choose_index_codec(const tam_bucket_view *v, const tam_packets *packets) {
+static tamis_index_codec sparse_choose_index_codec(const tam_bucket_view *v,
+                                                   const tam_packets *packets) {
     uint64_t ranks = tam_selection_scheme(v).ownership == TAM_OWN_ALL ? 1 : v->nranks;
     uint64_t count = tam_selection_most(v, v->k), targeted = (v->k + ranks - 1) / ranks;
     if (v->index_codec != TAMIS_INDEX_AUTO)
@@ -43,7 +44,7 @@ tam_packets tam_sparse_packets(const tam_bucket_view *v) {
         .span = tam_own_max(v->division),
         .config = v->config_hash,
     };
-    packets.index_codec = choose_index_codec(v, &packets);
+    packets.index_codec = sparse_choose_index_codec(v, &packets);
     return packets;
 }
 
@@ -338,7 +339,7 @@ uint64_t tam_sparse_drop(void *self) {
 }
 
 /* Entries that this rank sent leave its residual; rounding errors stay. */
-static tamis_status leave(const tam_bucket_view *v) {
+static tamis_status sparse_leave(const tam_bucket_view *v) {
     const tam_entries *sent = &v->out.sent;
     TAM_TRY(v->device->put(v->kernels, v->acc, sent->indices, sent->count, sent->values));
     if (!v->masked)
@@ -367,5 +368,5 @@ tamis_status tam_sparse_apply(void *self) {
     TAM_TRY(v->device->apply(v->gradient_kernels, &target, all->indices, all->count, v->divisor,
                              all->values));
     v->last_result = hash_result(self);
-    return leave(v);
+    return sparse_leave(v);
 }

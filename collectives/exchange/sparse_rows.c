@@ -93,7 +93,7 @@ static void close_rows(void *self, bool in_flight) {
     tam_free(w);
 }
 
-static tam_packets choose_packets(const rows *w) {
+static tam_packets sparse_rows_choose_packets(const rows *w) {
     const tam_bucket_view *v = w->sparse.view;
     return (tam_packets){
         .rank = v->rank,
@@ -106,7 +106,7 @@ static tam_packets choose_packets(const rows *w) {
     };
 }
 
-static tamis_status open_memory(rows *w) {
+static tamis_status sparse_rows_open_memory(rows *w) {
     tam_sparse *s = &w->sparse;
     tam_bucket_view *v = s->view;
     TAM_TRY(tam_sparse_open_counters(s));
@@ -137,8 +137,8 @@ static tamis_status open_rows(tam_bucket_view *view, void **out) {
     w->count = (uint32_t)view->layout->length / w->length;
     w->most = choose_most(w);
     w->defers = view->config->rows_capacity > 0;
-    w->sparse.packets = choose_packets(w);
-    tamis_status status = open_memory(w);
+    w->sparse.packets = sparse_rows_choose_packets(w);
+    tamis_status status = sparse_rows_open_memory(w);
     if (status != TAMIS_OK) {
         close_rows(w, false);
         return status;
@@ -149,7 +149,7 @@ static tamis_status open_rows(tam_bucket_view *view, void **out) {
 
 /* -- who touched what ------------------------------------------------------------------------- */
 
-static tamis_status plan(void *self, tam_link *link) {
+static tamis_status sparse_rows_plan(void *self, tam_link *link) {
     (void)link;
     rows *w = self;
     w->sparse.packets.config = tam_view_config(w->sparse.view, 0);
@@ -177,7 +177,7 @@ static uint32_t list_marked(const rows *w, uint32_t *list) {
     return found;
 }
 
-static tamis_status select_entries(void *self) {
+static tamis_status sparse_rows_select_entries(void *self) {
     rows *w = self;
     tam_packets *packets = &w->sparse.packets;
     const tam_bucket_view *v = w->sparse.view;
@@ -211,7 +211,7 @@ static tamis_status mark_list(rows *w, uint32_t rank) {
     return TAMIS_OK;
 }
 
-static tamis_status build_union(rows *w) {
+static tamis_status sparse_rows_build_union(rows *w) {
     memset(w->marks, 0, w->count);
     for (uint32_t i = 0; i < w->sparse.view->nranks; i++)
         TAM_TRY(mark_list(w, i));
@@ -224,7 +224,7 @@ static tamis_status build_union(rows *w) {
 }
 
 /* The elements of listed rows, into sparse.indices. @return how many */
-static size_t expand(rows *w, const uint32_t *list, size_t count) {
+static size_t sparse_rows_expand(rows *w, const uint32_t *list, size_t count) {
     uint32_t length = w->length, *indices = w->sparse.indices;
     for (size_t i = 0; i < count; i++) {
         for (uint32_t j = 0; j < length; j++)
@@ -262,7 +262,8 @@ static bool lists_row(const rows *w, uint32_t rank, uint32_t row) {
 
 /* Sum one row over the ranks that list it. @param received  rows of all ranks, `stride` values
  * apart */
-static void add_row(rows *w, uint32_t row, const float *received, size_t stride, float *sums) {
+static void sparse_rows_add_row(rows *w, uint32_t row, const float *received, size_t stride,
+                                float *sums) {
     uint32_t nranks = w->sparse.view->nranks, own = tam_tree_own(nranks);
     tam_tree_block block;
     tam_tree_begin(&block);
@@ -280,28 +281,28 @@ static void add_row(rows *w, uint32_t row, const float *received, size_t stride,
 }
 
 /* Writes the elements of the union's rows to `indices`, their sums to `values`. */
-static tamis_status gather(rows *w, tam_link *link, size_t longest) {
+static tamis_status sparse_rows_gather(rows *w, tam_link *link, size_t longest) {
     tam_packets *packets = &w->sparse.packets;
     const tam_bucket_view *v = w->sparse.view;
     size_t count = tam_packet_own_header(packets)->count, stride = longest * w->length;
     float *sums = w->sparse.values, *sent = sums + (size_t)w->nunion * w->length;
     float *received = sent + stride;
-    count = expand(w, tam_packet_own_indices(packets), count);
+    count = sparse_rows_expand(w, tam_packet_own_indices(packets), count);
     TAM_TRY(v->device->gather(v->kernels, v->acc, w->sparse.indices, count, sent));
     memset(sent + count, 0, (stride - count) * sizeof sent[0]);
     TAM_TRY(link->transport->allgather(link->self, sent, stride * sizeof sent[0], received,
                                        &link->call));
     memset(w->sparse.cursors, 0, v->nranks * sizeof w->sparse.cursors[0]);
     for (size_t u = 0; u < w->nunion; u++)
-        add_row(w, w->union_rows[u], received, stride, sums + u * w->length);
-    expand(w, w->union_rows, w->nunion);
+        sparse_rows_add_row(w, w->union_rows[u], received, stride, sums + u * w->length);
+    sparse_rows_expand(w, w->union_rows, w->nunion);
     return TAMIS_OK;
 }
 
-static tamis_status reduce(rows *w, tam_link *link) {
+static tamis_status sparse_rows_reduce(rows *w, tam_link *link) {
     const tam_bucket_view *v = w->sparse.view;
     float *values = w->sparse.values;
-    size_t count = expand(w, w->union_rows, w->nunion);
+    size_t count = sparse_rows_expand(w, w->union_rows, w->nunion);
     TAM_TRY(v->device->gather(v->kernels, v->acc, w->sparse.indices, count, values));
     return link->transport->allreduce_sum(link->self, values, count, &link->call);
 }
@@ -312,23 +313,24 @@ static tamis_status run_rows(void *self, tam_link *link) {
     TAM_TRY(tam_sparse_gather(&w->sparse, link, &stops));
     if (stops)
         return TAMIS_OK;
-    TAM_TRY(build_union(w));
+    TAM_TRY(sparse_rows_build_union(w));
     uint32_t longest = longest_list(w);
-    TAM_TRY(gather_pays(w, longest) ? gather(w, link, longest) : reduce(w, link));
+    TAM_TRY(gather_pays(w, longest) ? sparse_rows_gather(w, link, longest)
+                                    : sparse_rows_reduce(w, link));
     size_t count = (size_t)w->nunion * w->length;
     tam_sparse_report(&w->sparse, count, (tam_entries){w->sparse.indices, NULL, count});
     return TAMIS_OK;
 }
 
 /* Without a shared residual (scheme dense), nothing of a skipped step is kept. */
-static tamis_status skip(void *self) {
+static tamis_status sparse_rows_skip(void *self) {
     rows *w = self;
     const tam_bucket_view *v = w->sparse.view;
     if (v->has_residual)
         return TAMIS_OK;
     for (uint32_t row = 0; row < w->count; row++)
         w->union_rows[row] = row;
-    size_t count = expand(w, w->union_rows, w->count);
+    size_t count = sparse_rows_expand(w, w->union_rows, w->count);
     return v->device->put(v->kernels, v->acc, w->sparse.indices, count, NULL);
 }
 
@@ -339,12 +341,12 @@ const tam_exchange tam_exchange_sparse_rows = {
     .limit = tam_nothing_to_limit,
     .collect = tam_nothing_to_send,
     .accumulate = tam_sparse_accumulate,
-    .plan = plan,
-    .select = select_entries,
+    .plan = sparse_rows_plan,
+    .select = sparse_rows_select_entries,
     .run = run_rows,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,
-    .skip = skip,
+    .skip = sparse_rows_skip,
     .state_words = tam_nothing_words,
     .state = tam_nothing_state,
     .state_valid = tam_nothing_valid,

@@ -49,7 +49,7 @@ tamis_status tam_union_reduce_open(tam_bucket_view *view, const tam_packets *pac
 }
 
 /* The counters are summed as if they were more values. */
-static tamis_status sum(tam_union_reduce *u, tam_link *link, size_t count) {
+static tamis_status union_reduce_sum(tam_union_reduce *u, tam_link *link, size_t count) {
     tam_sparse *s = &u->sparse;
     float *behind = s->values + count;
     size_t bytes = s->ncounters * sizeof behind[0];
@@ -67,7 +67,7 @@ tamis_status tam_union_reduce_run(tam_union_reduce *u, tam_link *link, size_t co
     tam_bucket_view *v = s->view;
     TAM_TRY(v->device->gather(v->kernels, v->acc, s->indices, count, s->values));
     v->out.sent_sum = tam_sparse_squares(s->values, count);
-    TAM_TRY(sum(u, link, count));
+    TAM_TRY(union_reduce_sum(u, link, count));
     if (s->errors)
         v->out.sent_sum -= tam_sparse_squares(s->errors, count);
     tam_sparse_report(s, count, (tam_entries){s->indices, s->errors, count});

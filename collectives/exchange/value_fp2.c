@@ -42,7 +42,7 @@ static bool take_magnitudes(const float *values, magnitudes *m) {
 }
 
 /* NaN is not below the border, Inf, either. */
-static void split(float border, magnitudes *m) {
+static void value_fp2_split(float border, magnitudes *m) {
     int32_t nhigh = 0;
     for (size_t i = 0; i < m->padded; i++) {
         uint32_t low = 0u - (uint32_t)(m->all[i] < border), bits = tam_bits(m->all[i]);
@@ -63,7 +63,7 @@ static uint16_t mean_of(const float *values, size_t padded, size_t count) {
 static void encode_fp2(const float *values, size_t count, unsigned char *out) {
     magnitudes m = {.count = count, .padded = (count + LANES - 1) / LANES * LANES};
     bool finite = take_magnitudes(values, &m);
-    split(finite ? (float)(sum_of(m.all, m.padded) / (double)count) : INFINITY, &m);
+    value_fp2_split(finite ? (float)(sum_of(m.all, m.padded) / (double)count) : INFINITY, &m);
     tam_value_put_scale(out, mean_of(m.low, m.padded, count - m.nhigh));
     tam_value_put_scale(out + 2, finite ? mean_of(m.high, m.padded, m.nhigh) : TAM_FP2_NAN_SCALE);
     unsigned char *codes = m.is_high;

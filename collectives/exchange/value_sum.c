@@ -18,14 +18,14 @@ static size_t sealed(size_t bytes) {
     return bytes > 0 ? bytes + SEAL : 0;
 }
 
-static void seal(unsigned char *message, size_t bytes) {
+static void value_sum_seal(unsigned char *message, size_t bytes) {
     uint64_t hash = XXH3_64bits(message, bytes);
     if (bytes > 0)
         memcpy(message + bytes, &hash, SEAL);
 }
 
 /* @return NULL, or why the message is refused */
-static const char *check_seal(const unsigned char *message, size_t bytes) {
+static const char *value_sum_check_seal(const unsigned char *message, size_t bytes) {
     uint64_t hash;
     if (bytes == 0)
         return NULL;
@@ -100,18 +100,18 @@ typedef struct job {
     uint32_t nown;
 } job;
 
-static tamis_status refuse(const job *j, uint32_t r, const char *why) {
+static tamis_status value_sum_refuse(const job *j, uint32_t r, const char *why) {
     const tam_value_sum *w = j->sum;
     return tam_fail(TAMIS_E_PROTOCOL, "values of rank %u, as received by rank %u, were refused: %s",
                     w->first + r * w->stride, w->first + j->link->rank * w->stride, why);
 }
 
 /* Values become what all others see of them. */
-static tamis_status encode_values(const job *j) {
+static tamis_status value_sum_encode_values(const job *j) {
     tam_value_sum *w = j->sum;
     tam_value_encode(w->up, j->values, j->count, w->encoded, j->errors);
     bool good = tam_value_decode(w->up, w->encoded, j->count, j->values);
-    return good ? TAMIS_OK : refuse(j, j->link->rank, bad_scale);
+    return good ? TAMIS_OK : value_sum_refuse(j, j->link->rank, bad_scale);
 }
 
 /* Sums, whose owner keeps what rounding takes from them. The values are not needed any more. */
@@ -126,9 +126,9 @@ static void encode_own(const job *j, const tam_owned *own) {
         j->errors[own->begin + i] = tam_value_add_errors(j->errors[own->begin + i], sums[i]);
 }
 
-static tamis_status decode_sums(const job *j) {
+static tamis_status value_sum_decode_sums(const job *j) {
     bool good = tam_value_decode(j->sum->down, j->sum->encoded, j->count, j->values);
-    return good ? TAMIS_OK : refuse(j, j->link->rank, bad_scale);
+    return good ? TAMIS_OK : value_sum_refuse(j, j->link->rank, bad_scale);
 }
 
 static tamis_status sum_staged(const job *j) {
@@ -139,38 +139,38 @@ static tamis_status sum_staged(const job *j) {
     for (uint32_t i = 0; i < j->nown; i++)
         encode_own(j, &j->own[i]);
     TAM_TRY(encoded->spread(link->self, w->down, w->encoded, j->count, &link->call));
-    return decode_sums(j);
+    return value_sum_decode_sums(j);
 }
 
 /* -- by adding up the values of all ranks ----------------------------------------------------- */
 
 /* A block of all ranks, `stride` bytes apart. */
-static tamis_status add_block(const job *j, const unsigned char *from, size_t stride, size_t length,
-                              float *sums) {
+static tamis_status value_sum_add_block(const job *j, const unsigned char *from, size_t stride,
+                                        size_t length, float *sums) {
     tam_value_sum *w = j->sum;
     for (uint32_t r = 0; r < w->nranks; r++) {
         if (!tam_value_decode(w->up, from + r * stride, length, w->decoded + r * TAM_VALUE_BLOCK))
-            return refuse(j, r, bad_scale);
+            return value_sum_refuse(j, r, bad_scale);
     }
     tam_tree_add_up(w->decoded, TAM_VALUE_BLOCK, w->nranks, length, sums);
     return TAMIS_OK;
 }
 
-static tamis_status add_up(const job *j, const unsigned char *from, size_t stride, size_t length,
-                           float *sums) {
+static tamis_status value_sum_add_up(const job *j, const unsigned char *from, size_t stride,
+                                     size_t length, float *sums) {
     tam_value_sum *w = j->sum;
     for (size_t at = 0; at < length; at += TAM_VALUE_BLOCK)
-        TAM_TRY(add_block(j, from + tam_value_bytes(w->up, at), stride,
-                          tam_min(length - at, TAM_VALUE_BLOCK), sums + at));
+        TAM_TRY(value_sum_add_block(j, from + tam_value_bytes(w->up, at), stride,
+                                    tam_min(length - at, TAM_VALUE_BLOCK), sums + at));
     return TAMIS_OK;
 }
 
 static tamis_status check_seals(const job *j, const unsigned char *from, size_t stride,
                                 size_t bytes) {
     for (uint32_t r = 0; r < j->sum->nranks; r++) {
-        const char *why = check_seal(from + r * stride, bytes);
+        const char *why = value_sum_check_seal(from + r * stride, bytes);
         if (why)
-            return refuse(j, r, why);
+            return value_sum_refuse(j, r, why);
     }
     return TAMIS_OK;
 }
@@ -206,7 +206,7 @@ static tamis_status bring_to_owners(const job *j, size_t own_bytes) {
     for (uint32_t r = 0; r < link->nranks; r++) {
         unsigned char *message = w->send + w->send_at[r];
         size_t bytes = copy_shards(j, r, w->up, message, false);
-        seal(message, bytes);
+        value_sum_seal(message, bytes);
         w->send_at[r + 1] = w->send_at[r] + sealed(bytes);
         w->recv_at[r + 1] = (r + 1) * sealed(own_bytes);
     }
@@ -219,8 +219,8 @@ static tamis_status sum_own(const job *j, size_t own_bytes) {
     TAM_TRY(check_seals(j, j->sum->recv, sealed(own_bytes), own_bytes));
     for (uint32_t i = 0; i < j->nown; i++) {
         const tam_owned *own = &j->own[i];
-        TAM_TRY(
-            add_up(j, j->sum->recv + at, sealed(own_bytes), own->length, j->values + own->begin));
+        TAM_TRY(value_sum_add_up(j, j->sum->recv + at, sealed(own_bytes), own->length,
+                                 j->values + own->begin));
         at += tam_value_bytes(j->sum->up, own->length);
     }
     return TAMIS_OK;
@@ -232,7 +232,7 @@ static tamis_status bring_from_owners(const job *j, bool good, size_t longest) {
     tam_link *link = j->link;
     memset(w->send, 0, longest);
     size_t bytes = copy_shards(j, link->rank, w->down, w->send, false);
-    seal(w->send, bytes);
+    value_sum_seal(w->send, bytes);
     if (!good)
         w->send[sealed(bytes) - 1] ^= 1;
     return link->transport->allgather(link->self, w->send, longest, w->recv, &link->call);
@@ -241,12 +241,12 @@ static tamis_status bring_from_owners(const job *j, bool good, size_t longest) {
 static tamis_status take_sums(const job *j, size_t longest) {
     tam_value_sum *w = j->sum;
     for (uint32_t r = 0; r < w->nranks; r++) {
-        const char *why = check_seal(w->recv + r * longest, shards_bytes(j, r, w->down));
+        const char *why = value_sum_check_seal(w->recv + r * longest, shards_bytes(j, r, w->down));
         if (why)
-            return refuse(j, r, why);
+            return value_sum_refuse(j, r, why);
         copy_shards(j, r, w->down, w->recv + r * longest, true);
     }
-    return decode_sums(j);
+    return value_sum_decode_sums(j);
 }
 
 static tamis_status sum_by_owners(const job *j) {
@@ -283,10 +283,10 @@ static tamis_status sum_piece(const job *j, size_t begin, size_t length) {
     tam_link *link = j->link;
     size_t bytes = tam_value_bytes(w->up, length), message = sealed(bytes);
     memcpy(w->send, w->encoded + tam_value_bytes(w->up, begin), bytes);
-    seal(w->send, bytes);
+    value_sum_seal(w->send, bytes);
     TAM_TRY(link->transport->allgather(link->self, w->send, message, w->recv, &link->call));
     TAM_TRY(check_seals(j, w->recv, message, bytes));
-    return add_up(j, w->recv, message, length, j->values + begin);
+    return value_sum_add_up(j, w->recv, message, length, j->values + begin);
 }
 
 /* The encoded values are needed until the last piece has left, and so are its sums until then. */
@@ -296,7 +296,7 @@ static tamis_status sum_by_all(const job *j) {
         TAM_TRY(sum_piece(j, at, tam_min(piece, j->count - at)));
     for (size_t at = 0; at < j->count; at += piece)
         round_sums(j, at, tam_min(piece, j->count - at));
-    return decode_sums(j);
+    return value_sum_decode_sums(j);
 }
 
 tamis_status tam_value_sum_run(tam_value_sum *w, tam_link *link, float *values, size_t count,
@@ -305,7 +305,7 @@ tamis_status tam_value_sum_run(tam_value_sum *w, tam_link *link, float *values, 
     if (!tam_value_sum_quantizes(w))
         return link->transport->allreduce_sum(link->self, values, count, &link->call);
     j.nown = tam_shards_of(count, TAM_VALUE_BLOCK, link->nranks, link->rank, j.own);
-    TAM_TRY(encode_values(&j));
+    TAM_TRY(value_sum_encode_values(&j));
     return w->way == TAM_SUM_STAGED      ? sum_staged(&j)
            : w->way == TAM_SUM_BY_OWNERS ? sum_by_owners(&j)
                                          : sum_by_all(&j);

@@ -31,7 +31,7 @@ static tamis_status check_steps(const tamis_local_config *c) {
     return TAMIS_OK;
 }
 
-static tamis_status check_config(const tamis_local_config *c) {
+static tamis_status local_check_config(const tamis_local_config *c) {
     TAM_TRY(check_steps(c));
     if (!tam_within(c->lr, (double)FLT_MIN, 100.0))
         return tam_fail(TAMIS_E_ARGUMENT,
@@ -92,7 +92,7 @@ static tamis_status take_params(tamis_local *l, float *const *params) {
     return TAMIS_OK;
 }
 
-static tamis_status allocate(tamis_local *l) {
+static tamis_status local_allocate(tamis_local *l) {
     l->base = tam_alloc_array(l->n, sizeof(float));
     l->d = tam_alloc_array(l->n, sizeof(float));
     l->momentum = l->config.momentum > 0.0 ? tam_alloc_array(l->n, sizeof(float)) : NULL;
@@ -104,7 +104,7 @@ static tamis_status allocate(tamis_local *l) {
                     (unsigned long long)l->n);
 }
 
-static tamis_status check_reducer(const tamis_reducer *r) {
+static tamis_status local_check_reducer(const tamis_reducer *r) {
     TAM_TRY(tam_refuse(r, "tamis_local_create"));
     if (r->started)
         return tam_fail(TAMIS_E_STATE,
@@ -113,16 +113,16 @@ static tamis_status check_reducer(const tamis_reducer *r) {
 }
 
 /* What this rank can do before the ranks agree. */
-static tamis_status prepare(tamis_reducer *r, float *const *params,
-                            const tamis_local_config *config, tamis_local **out,
-                            tamis_local **made) {
+static tamis_status local_prepare(tamis_reducer *r, float *const *params,
+                                  const tamis_local_config *config, tamis_local **out,
+                                  tamis_local **made) {
     tamis_local_config own = TAMIS_LOCAL_CONFIG_INIT;
     if (!config || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_local_create: %s is NULL",
                         config ? "out" : "config");
     TAM_TRY(tam_struct_copy("tamis_local_config", &own, sizeof own, sizeof own, config));
-    TAM_TRY(check_config(&own));
-    TAM_TRY(check_reducer(r));
+    TAM_TRY(local_check_config(&own));
+    TAM_TRY(local_check_reducer(r));
     tamis_local *l = *made = tam_alloc(sizeof *l);
     if (!l)
         return tam_fail(TAMIS_E_NOMEM, "no memory for local steps");
@@ -134,7 +134,7 @@ static tamis_status prepare(tamis_reducer *r, float *const *params,
     l->position = own.offset;
     l->expected = r->step;
     l->stats = (tamis_local_stats)TAMIS_LOCAL_STATS_INIT;
-    TAM_TRY(allocate(l));
+    TAM_TRY(local_allocate(l));
     return take_params(l, params);
 }
 
@@ -145,7 +145,7 @@ tamis_status tamis_local_create(tamis_reducer *r, float *const *params,
     if (!r)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_local_create: reducer is NULL");
     TAM_TRY(tam_comm_check(r->comm));
-    tamis_status status = prepare(r, params, config, out, &l);
+    tamis_status status = local_prepare(r, params, config, out, &l);
     status = tam_local_handshake(r->comm, l, status, "tamis_local_create");
     if (status != TAMIS_OK) {
         tamis_local_destroy(l);

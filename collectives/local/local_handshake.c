@@ -38,7 +38,7 @@ static const tam_handshake_field common[] = {
     {"base or its momentum", SHOWN(vectors), TAM_SHOWS_HASH},
 };
 
-static tamis_status judge(const unsigned char *records, uint32_t nranks) {
+static tamis_status local_handshake_judge(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_handshake_failure(records, nranks, "go on with local steps"));
     return tam_handshake_same(records, nranks, common, sizeof common / sizeof common[0]);
 }
@@ -49,7 +49,7 @@ static uint64_t hash_vectors(const tamis_local *l) {
     return l->momentum ? XXH3_64bits_withSeed(l->momentum, bytes, hash) : hash;
 }
 
-static void describe(const tamis_local *l, standing *out) {
+static void local_handshake_describe(const tamis_local *l, standing *out) {
     const tamis_local_config *c = &l->config;
     const tam_local_times *t = &l->times;
     out->version = TAMIS_VERSION;
@@ -72,7 +72,7 @@ static void describe(const tamis_local *l, standing *out) {
 }
 
 /* The next round's H, from what all ranks show: the same on all ranks. */
-static void learn(tamis_local *l, const unsigned char *records) {
+static void local_handshake_learn(tamis_local *l, const unsigned char *records) {
     uint32_t nranks = l->reducer->comm->nranks;
     double slowest_s = 0.0, local_s = 0.0, wait_s = 0.0;
     for (uint32_t r = 0; r < nranks; r++) {
@@ -104,10 +104,11 @@ tamis_status tam_local_handshake(tamis_comm *comm, tamis_local *l, tamis_status 
     standing mine = {.header = {.status = (uint64_t)own}};
     snprintf(mine.header.call, sizeof mine.header.call, "%s", call);
     if (own == TAMIS_OK)
-        describe(l, &mine);
-    TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, judge, tam_comm_deadline(comm)));
+        local_handshake_describe(l, &mine);
+    TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, local_handshake_judge,
+                              tam_comm_deadline(comm)));
     l->compared_bytes += sizeof mine * (uint64_t)(comm->nranks - 1);
-    learn(l, comm->records);
+    local_handshake_learn(l, comm->records);
     record_times(l);
     return TAMIS_OK;
 }

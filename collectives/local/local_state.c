@@ -45,30 +45,32 @@ static vectors vectors_of(const tamis_local *l) {
     return v;
 }
 
-static size_t bytes_of(const tamis_local *l) {
+static size_t local_state_bytes_of(const tamis_local *l) {
     return sizeof(header) + vectors_of(l).count * (size_t)l->n * sizeof(float);
 }
 
-static uint64_t hash_header(const header *h) {
+static uint64_t local_state_hash_header(const header *h) {
     return XXH3_64bits(h, offsetof(header, header_hash));
 }
 
-static tamis_status check_arguments(const tamis_local *l, const void *memory, const char *call) {
+static tamis_status local_state_check_arguments(const tamis_local *l, const void *memory,
+                                                const char *call) {
     if (l && memory)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, l ? "memory" : "local");
 }
 
-static tamis_status check_bytes(const tamis_local *l, size_t bytes, tamis_status status,
-                                const char *call) {
-    if (bytes == bytes_of(l))
+static tamis_status local_state_check_bytes(const tamis_local *l, size_t bytes, tamis_status status,
+                                            const char *call) {
+    if (bytes == local_state_bytes_of(l))
         return TAMIS_OK;
-    return tam_fail(status, "%s: bytes is %zu, but the state has %zu", call, bytes, bytes_of(l));
+    return tam_fail(status, "%s: bytes is %zu, but the state has %zu", call, bytes,
+                    local_state_bytes_of(l));
 }
 
 tamis_status tamis_local_bytes(const tamis_local *l, size_t *out) {
-    TAM_TRY(check_arguments(l, out, "tamis_local_bytes"));
-    *out = bytes_of(l);
+    TAM_TRY(local_state_check_arguments(l, out, "tamis_local_bytes"));
+    *out = local_state_bytes_of(l);
     return TAMIS_OK;
 }
 
@@ -76,8 +78,8 @@ tamis_status tamis_local_bytes(const tamis_local *l, size_t *out) {
 
 tamis_status tamis_local_save(tamis_local *l, void *memory, size_t bytes) {
     static const char call[] = "tamis_local_save";
-    TAM_TRY(check_arguments(l, memory, call));
-    TAM_TRY(check_bytes(l, bytes, TAMIS_E_ARGUMENT, call));
+    TAM_TRY(local_state_check_arguments(l, memory, call));
+    TAM_TRY(local_state_check_bytes(l, bytes, TAMIS_E_ARGUMENT, call));
     if (l->round == TAM_ROUND_UNDER_WAY)
         tam_local_arrive(l);
     vectors v = vectors_of(l);
@@ -104,39 +106,39 @@ tamis_status tamis_local_save(tamis_local *l, void *memory, size_t bytes) {
         .ratio = l->pace.ratio,
         .parts_hash = XXH3_64bits(to, v.count * each),
     };
-    h.header_hash = hash_header(&h);
+    h.header_hash = local_state_hash_header(&h);
     memcpy(memory, &h, sizeof h);
     return TAMIS_OK;
 }
 
 /* -- load ------------------------------------------------------------------------------------- */
 
-static tamis_status refuse(const char *why) {
+static tamis_status local_state_refuse(const char *why) {
     return tam_fail(TAMIS_E_FORMAT, "tamis_local_load: %s", why);
 }
 
 static tamis_status check_sound(const header *h, const void *parts) {
     if (h->magic != MAGIC)
-        return refuse("not a state of local steps of this version");
+        return local_state_refuse("not a state of local steps of this version");
     if (h->byte_order != BYTE_ORDER_MARK)
-        return refuse("written on a machine with another byte order");
-    if (h->header_hash != hash_header(h))
-        return refuse("the header is damaged (checksum)");
+        return local_state_refuse("written on a machine with another byte order");
+    if (h->header_hash != local_state_hash_header(h))
+        return local_state_refuse("the header is damaged (checksum)");
     if (h->parts_hash != XXH3_64bits(parts, h->bytes - sizeof *h))
-        return refuse("the vectors are damaged (checksum)");
+        return local_state_refuse("the vectors are damaged (checksum)");
     return TAMIS_OK;
 }
 
-static tamis_status check_values(const header *h) {
+static tamis_status local_state_check_values(const header *h) {
     bool steps = h->steps >= 1 && h->steps <= TAM_LOCAL_STEPS_MAX && h->steps >= h->delay;
     bool round = h->round == TAM_ROUND_IDLE ||
                  (h->delay > 0 && (h->round == TAM_ROUND_ARRIVED || h->round == TAM_ROUND_FAILED));
     return steps && round && h->kept <= 1 && h->position <= UINT32_MAX
                ? TAMIS_OK
-               : refuse("its numbers are out of range");
+               : local_state_refuse("its numbers are out of range");
 }
 
-static tamis_status check_same(const char *what, uint64_t saved, uint64_t here) {
+static tamis_status local_state_check_same(const char *what, uint64_t saved, uint64_t here) {
     if (saved == here)
         return TAMIS_OK;
     return tam_fail(
@@ -145,10 +147,11 @@ static tamis_status check_same(const char *what, uint64_t saved, uint64_t here) 
         (unsigned long long)saved, (unsigned long long)here);
 }
 
-static tamis_status check_owner(const tamis_local *l, const header *h) {
-    TAM_TRY(check_same("length", h->length, l->n));
-    TAM_TRY(check_same("delay", h->delay, l->config.delay));
-    TAM_TRY(check_same("whether there is a momentum", h->has_momentum, l->momentum != NULL));
+static tamis_status local_state_check_owner(const tamis_local *l, const header *h) {
+    TAM_TRY(local_state_check_same("length", h->length, l->n));
+    TAM_TRY(local_state_check_same("delay", h->delay, l->config.delay));
+    TAM_TRY(local_state_check_same("whether there is a momentum", h->has_momentum,
+                                   l->momentum != NULL));
     if (h->round == TAM_ROUND_IDLE)
         return TAMIS_OK;
     const tamis_comm *comm = l->reducer->comm;
@@ -177,7 +180,7 @@ static tamis_status check_step(const tamis_local *l, const header *h) {
                     (unsigned long long)h->reducer_step, (unsigned long long)l->reducer->step);
 }
 
-static void take(tamis_local *l, const header *h, const unsigned char *parts) {
+static void local_state_take(tamis_local *l, const header *h, const unsigned char *parts) {
     vectors v = vectors_of(l);
     size_t each = (size_t)l->n * sizeof(float);
     bool back = taken_back(l, h);
@@ -203,21 +206,22 @@ static void take(tamis_local *l, const header *h, const unsigned char *parts) {
 tamis_status tamis_local_load(tamis_local *l, const void *memory, size_t bytes) {
     static const char call[] = "tamis_local_load";
     header h;
-    TAM_TRY(check_arguments(l, memory, call));
+    TAM_TRY(local_state_check_arguments(l, memory, call));
     if (l->round == TAM_ROUND_UNDER_WAY)
         return tam_fail(TAMIS_E_STATE, "%s: an exchange is under way; load into a new handle",
                         call);
     if (bytes < sizeof h)
-        return refuse("the state is truncated");
+        return local_state_refuse("the state is truncated");
     memcpy(&h, memory, sizeof h);
     if (h.bytes != bytes)
-        return refuse("the state is truncated, has extra data, or is no state of local steps");
+        return local_state_refuse(
+            "the state is truncated, has extra data, or is no state of local steps");
     const unsigned char *parts = (const unsigned char *)memory + sizeof h;
     TAM_TRY(check_sound(&h, parts));
-    TAM_TRY(check_values(&h));
-    TAM_TRY(check_owner(l, &h));
-    TAM_TRY(check_bytes(l, bytes, TAMIS_E_FORMAT, call));
+    TAM_TRY(local_state_check_values(&h));
+    TAM_TRY(local_state_check_owner(l, &h));
+    TAM_TRY(local_state_check_bytes(l, bytes, TAMIS_E_FORMAT, call));
     TAM_TRY(check_step(l, &h));
-    take(l, &h, parts);
+    local_state_take(l, &h, parts);
     return TAMIS_OK;
 }

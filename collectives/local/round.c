@@ -15,7 +15,7 @@ typedef struct part {
     uint64_t n;
 } part;
 
-static part part_of(const tamis_local *l, float *const *params, uint32_t segment) {
+static part round_part_of(const tamis_local *l, float *const *params, uint32_t segment) {
     const uint32_t *begins = l->reducer->layout->begins;
     uint64_t at = begins[segment];
     return (part){.base = l->base + at,
@@ -28,10 +28,10 @@ static part part_of(const tamis_local *l, float *const *params, uint32_t segment
 
 /* -- begin ------------------------------------------------------------------------------------ */
 
-static void leave(tamis_local *l, float *const *params) {
+static void round_leave(tamis_local *l, float *const *params) {
     double square = 0.0;
     for (uint32_t s = 0; s < l->reducer->layout->nsegments; s++) {
-        part p = part_of(l, params, s);
+        part p = round_part_of(l, params, s);
         square += tam_outer_difference(p.base, p.params, p.n, p.d).square;
         if (p.snapshot)
             memcpy(p.snapshot, p.params, p.n * sizeof(float));
@@ -39,7 +39,7 @@ static void leave(tamis_local *l, float *const *params) {
     l->stats.drift_norm = sqrt(square);
 }
 
-static void fail(tamis_local *l, tamis_status status) {
+static void round_fail(tamis_local *l, tamis_status status) {
     l->round = TAM_ROUND_FAILED;
     l->kept = !l->reducer->acc && tamis_status_loss(status) == TAMIS_LOST_COMM;
     l->outcome = status;
@@ -47,8 +47,8 @@ static void fail(tamis_local *l, tamis_status status) {
 }
 
 /* A failure without a loss leaves the round for the next call. */
-static tamis_status begin(tamis_local *l, float *const *params) {
-    leave(l, params);
+static tamis_status round_begin(tamis_local *l, float *const *params) {
+    round_leave(l, params);
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = l->d;
     tamis_status status = tamis_reducer_start(l->reducer, &step);
@@ -57,7 +57,7 @@ static tamis_status begin(tamis_local *l, float *const *params) {
     l->position = 0;
     l->round = TAM_ROUND_UNDER_WAY;
     if (status != TAMIS_OK)
-        fail(l, status);
+        round_fail(l, status);
     return TAMIS_OK;
 }
 
@@ -65,7 +65,7 @@ void tam_local_arrive(tamis_local *l) {
     tamis_status status = tamis_reducer_wait(l->reducer);
     l->expected = l->reducer->step;
     if (status != TAMIS_OK || l->reducer->stats.skipped)
-        fail(l, status);
+        round_fail(l, status);
     else
         l->round = TAM_ROUND_ARRIVED;
 }
@@ -73,12 +73,12 @@ void tam_local_arrive(tamis_local *l) {
 /* -- collect ---------------------------------------------------------------------------------- */
 
 /* All ranks leave elements unchanged that would overflow. */
-static tamis_status apply(tamis_local *l, float *const *params) {
+static tamis_status round_apply(tamis_local *l, float *const *params) {
     const tam_outer how = {(float)l->config.lr, (float)l->config.momentum};
     double square = 0.0;
     uint64_t bad = 0;
     for (uint32_t s = 0; s < l->reducer->layout->nsegments; s++) {
-        part p = part_of(l, params, s);
+        part p = round_part_of(l, params, s);
         tam_outer_seen seen = tam_outer_step(how, p.d, p.n, p.momentum, p.base);
         tam_outer_follow(p.base, p.snapshot, p.n, p.params);
         square += seen.square;
@@ -96,9 +96,9 @@ static tamis_status apply(tamis_local *l, float *const *params) {
                     (unsigned long long)bad);
 }
 
-static tamis_status give_back(tamis_local *l, float *const *params) {
+static tamis_status round_give_back(tamis_local *l, float *const *params) {
     for (uint32_t s = 0; s < l->reducer->layout->nsegments && !l->kept; s++) {
-        part p = part_of(l, params, s);
+        part p = round_part_of(l, params, s);
         tam_outer_return(p.base, p.d, p.snapshot, p.n, p.params);
     }
     l->round = TAM_ROUND_IDLE;
@@ -108,25 +108,25 @@ static tamis_status give_back(tamis_local *l, float *const *params) {
     return l->outcome == TAMIS_OK ? TAMIS_OK : tam_pass(l->outcome, l->sentence);
 }
 
-static tamis_status agree(tamis_local *l, tamis_status own) {
+static tamis_status round_agree(tamis_local *l, tamis_status own) {
     return tam_local_handshake(l->reducer->comm, l, own, "tamis_local_step");
 }
 
 /* The mean has arrived: other ranks may have agreed and applied it even if the handshake fails
  * here. */
-static tamis_status collect(tamis_local *l, float *const *params) {
+static tamis_status round_collect(tamis_local *l, float *const *params) {
     if (l->round == TAM_ROUND_FAILED)
-        return give_back(l, params);
-    tamis_status status = agree(l, TAMIS_OK);
+        return round_give_back(l, params);
+    tamis_status status = round_agree(l, TAMIS_OK);
     if (status != TAMIS_OK && tamis_status_loss(status) != TAMIS_LOST_COMM)
         return status;
-    tamis_status applied = apply(l, params);
+    tamis_status applied = round_apply(l, params);
     return status != TAMIS_OK ? status : applied;
 }
 
 /* -- rounds ----------------------------------------------------------------------------------- */
 
-static tamis_status check_reducer(const tamis_local *l) {
+static tamis_status round_check_reducer(const tamis_local *l) {
     const tamis_reducer *r = l->reducer;
     if (r->step == l->expected && r->started == (l->round == TAM_ROUND_UNDER_WAY))
         return TAMIS_OK;
@@ -139,26 +139,26 @@ static tamis_status check_reducer(const tamis_local *l) {
 /* Without a delay ranks agree before they begin. If that loses the communicator, other ranks may
  * have begun; the position is that of those. */
 static tamis_status run_whole(tamis_local *l, float *const *params) {
-    tamis_status status = agree(l, check_reducer(l));
+    tamis_status status = round_agree(l, round_check_reducer(l));
     if (tamis_status_loss(status) == TAMIS_LOST_COMM)
         l->position = 0;
     TAM_TRY(status);
-    TAM_TRY(begin(l, params));
+    TAM_TRY(round_begin(l, params));
     if (l->round == TAM_ROUND_UNDER_WAY)
         tam_local_arrive(l);
-    return l->round == TAM_ROUND_FAILED ? give_back(l, params) : apply(l, params);
+    return l->round == TAM_ROUND_FAILED ? round_give_back(l, params) : round_apply(l, params);
 }
 
 static tamis_status run_delayed(tamis_local *l, float *const *params) {
-    TAM_TRY(check_reducer(l));
+    TAM_TRY(round_check_reducer(l));
     if (l->round == TAM_ROUND_UNDER_WAY && l->position >= l->config.delay)
         tam_local_arrive(l);
     if (l->round > TAM_ROUND_UNDER_WAY && l->position >= l->config.delay)
-        TAM_TRY(collect(l, params));
+        TAM_TRY(round_collect(l, params));
     if (l->round != TAM_ROUND_IDLE || l->position < l->config.steps)
         return TAMIS_OK;
-    TAM_TRY(begin(l, params));
-    return l->round == TAM_ROUND_FAILED ? give_back(l, params) : TAMIS_OK;
+    TAM_TRY(round_begin(l, params));
+    return l->round == TAM_ROUND_FAILED ? round_give_back(l, params) : TAMIS_OK;
 }
 
 static bool exchanges(const tamis_local *l) {

@@ -38,7 +38,8 @@ static double mean(double sum, uint64_t count) {
     return count ? sum / (double)count : 0.0;
 }
 
-static tamis_status measure(const tamis_pipeline *p, tamis_reducer *reducer, measures *mine) {
+static tamis_status balance_measure(const tamis_pipeline *p, tamis_reducer *reducer,
+                                    measures *mine) {
     tamis_stats stats = TAMIS_STATS_INIT;
     if (!reducer)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_balance: reducer is NULL");
@@ -71,7 +72,7 @@ static bool measured_enough(const tamis_pipeline *p) {
 }
 
 /* Means over the ranks of each stage, in rank order: the same bits everywhere. */
-static void learn(tamis_pipeline *p) {
+static void balance_learn(tamis_pipeline *p) {
     for (uint32_t s = 0; s < p->config.nstages; s++) {
         tamis_stage *stage = &p->learned[s];
         *stage = p->stages[s];
@@ -93,7 +94,7 @@ static void learn(tamis_pipeline *p) {
     }
 }
 
-static void divide(tamis_pipeline *p) {
+static void balance_divide(tamis_pipeline *p) {
     for (uint32_t s = 0; s < p->config.nstages; s++) {
         p->windows_s[s] = p->learned[s].window_s;
         p->entry_s[s] = p->learned[s].exchange_s / (double)p->budgets[s];
@@ -132,14 +133,14 @@ tamis_status tamis_pipeline_balance(tamis_pipeline *p, tamis_reducer *reducer) {
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_balance: pipeline is NULL");
     TAM_TRY(tam_comm_check(p->world));
     measures mine = {.header.call = "tamis_pipeline_balance"};
-    mine.header.status = (uint64_t)measure(p, reducer, &mine);
+    mine.header.status = (uint64_t)balance_measure(p, reducer, &mine);
     if (p->next == TAMIS_MARK_INPUT)
         p->marked_ns = 0; /* this window is spent here, waiting for others */
     TAM_TRY(tam_handshake_run(p->world, &mine, sizeof mine, judge_measures, 0));
     if (!measured_enough(p))
         return TAMIS_OK;
-    learn(p);
-    divide(p);
+    balance_learn(p);
+    balance_divide(p);
     TAM_TRY(set_density(p, reducer));
     take_over(p, mine.exchanged_s);
     tam_log(TAM_DEBUG, "pipeline: rank %u, stage %u sends %llu of %llu entries", p->world->rank,

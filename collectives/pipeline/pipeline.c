@@ -50,7 +50,7 @@ static tamis_status check_stage(const unsigned char *records, uint32_t nranks, u
     return TAMIS_OK;
 }
 
-static tamis_status judge(const unsigned char *records, uint32_t nranks) {
+static tamis_status pipeline_judge(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_handshake_failure(records, nranks, "create its pipeline"));
     TAM_TRY(tam_handshake_same(records, nranks, common, sizeof common / sizeof common[0]));
     for (uint64_t s = 0; s < shown(records, 0)->nstages; s++)
@@ -58,7 +58,7 @@ static tamis_status judge(const unsigned char *records, uint32_t nranks) {
     return TAMIS_OK;
 }
 
-static void describe(const tamis_pipeline_config *c, creation *out) {
+static void pipeline_describe(const tamis_pipeline_config *c, creation *out) {
     out->version = TAMIS_VERSION;
     out->nstages = c->nstages;
     out->micro_batches = c->micro_batches;
@@ -69,7 +69,7 @@ static void describe(const tamis_pipeline_config *c, creation *out) {
 
 /* -- creation --------------------------------------------------------------------------------- */
 
-static tamis_status check(const tamis_pipeline_config *c) {
+static tamis_status pipeline_check(const tamis_pipeline_config *c) {
     if (c->nstages == 0 || c->nstages > STAGES_MAX)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.nstages is %u, not 1 to %d",
                         c->nstages, STAGES_MAX);
@@ -89,14 +89,14 @@ static tamis_status check(const tamis_pipeline_config *c) {
 }
 
 /* What this rank can do before the ranks agree. */
-static tamis_status prepare(tamis_comm *world, const tamis_pipeline_config *config,
-                            tamis_pipeline **out, tamis_pipeline **made) {
+static tamis_status pipeline_prepare(tamis_comm *world, const tamis_pipeline_config *config,
+                                     tamis_pipeline **out, tamis_pipeline **made) {
     tamis_pipeline_config own = TAMIS_PIPELINE_CONFIG_INIT;
     if (!config || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_create: %s is NULL",
                         config ? "out" : "config");
     TAM_TRY(tam_struct_copy("tamis_pipeline_config", &own, sizeof own, sizeof own, config));
-    TAM_TRY(check(&own));
+    TAM_TRY(pipeline_check(&own));
     tamis_pipeline *p = *made = tam_alloc(sizeof *p);
     if (!p)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a pipeline");
@@ -157,11 +157,11 @@ tamis_status tamis_pipeline_create(tamis_comm *world, const tamis_pipeline_confi
     TAM_TRY(tam_comm_check(world));
     tamis_pipeline *p = NULL;
     creation mine = {.header.call = "tamis_pipeline_create"};
-    tamis_status status = prepare(world, config, out, &p);
+    tamis_status status = pipeline_prepare(world, config, out, &p);
     mine.header.status = (uint64_t)status;
     if (status == TAMIS_OK)
-        describe(&p->config, &mine);
-    status = tam_handshake_run(world, &mine, sizeof mine, judge, 0);
+        pipeline_describe(&p->config, &mine);
+    status = tam_handshake_run(world, &mine, sizeof mine, pipeline_judge, 0);
     if (status != TAMIS_OK) {
         tamis_pipeline_destroy(p);
         return status;

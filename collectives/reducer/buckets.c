@@ -163,7 +163,8 @@ static void close_bucket(tam_bucket *b) {
 /* -- all of them ------------------------------------------------------------------------------ */
 
 /* @param like  NULL: as the options say */
-static uint32_t plan(const tamis_reducer *r, const tamis_reducer *like, tam_bucket_range *ranges) {
+static uint32_t buckets_plan(const tamis_reducer *r, const tamis_reducer *like,
+                             tam_bucket_range *ranges) {
     const tamis_reducer_config *c = &r->config;
     for (uint32_t i = 0; like && i < like->nbuckets; i++)
         ranges[i] =
@@ -219,7 +220,7 @@ static void assign(tamis_reducer *r, const tam_bucket_range *ranges) {
 }
 
 /* Room for the result of all buckets. */
-static tamis_status open_result(tamis_reducer *r) {
+static tamis_status buckets_open_result(tamis_reducer *r) {
     size_t most = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         most += r->buckets[i].view.result_max;
@@ -233,7 +234,7 @@ static tamis_status open_result(tamis_reducer *r) {
 }
 
 /* One buffer for all buckets, which take turns. */
-static tamis_status open_staging(tamis_reducer *r) {
+static tamis_status buckets_open_staging(tamis_reducer *r) {
     size_t most = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         size_t needed = r->buckets[i].view.staging_floats;
@@ -251,7 +252,7 @@ static tamis_status open_staging(tamis_reducer *r) {
 
 tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like) {
     tam_bucket_range ranges[TAM_BUCKETS_MAX];
-    r->nbuckets = plan(r, like, ranges);
+    r->nbuckets = buckets_plan(r, like, ranges);
     if (r->nbuckets == 0)
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "the layout has %u segments with rows, each of them a bucket, but there "
@@ -267,8 +268,8 @@ tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like) {
         TAM_TRY(lay_out_bucket(&r->buckets[i], &ranges[i]));
     for (uint32_t i = 0; i < r->nbuckets; i++)
         TAM_TRY(open_bucket(&r->buckets[i]));
-    TAM_TRY(open_staging(r));
-    TAM_TRY(open_result(r));
+    TAM_TRY(buckets_open_staging(r));
+    TAM_TRY(buckets_open_result(r));
     tam_buckets_budget(r);
     return tam_rollback_open(r);
 }

@@ -12,7 +12,7 @@
 
 #include <xxhash.h>
 
-static tam_costs costs_of(const tamis_reducer *r) {
+static tam_costs choose_costs_of(const tamis_reducer *r) {
     const tam_model model = tam_reducer_model(r);
     tam_costs costs = r->comm->costs;
     if (!tam_reducer_calibrates(r))
@@ -83,7 +83,7 @@ static void choose(tam_bucket *b, uint64_t n, const tam_costs *costs) {
 }
 
 /* What all ranks compare. */
-static void describe(const tam_bucket *b, uint64_t *fields) {
+static void choose_describe(const tam_bucket *b, uint64_t *fields) {
     uint64_t choice[] = {fields[TAM_FACT_BUCKET_CODECS], b->view.index_codec};
     if (tam_scheme_dense(b->scheme))
         fields[TAM_FACT_DENSE_BUCKETS] |= UINT64_C(1) << b->view.index;
@@ -97,11 +97,11 @@ static void choose_scheme(tam_bucket *b, uint64_t length, const tam_costs *costs
     if (!tam_reducer_chooses(r))
         return;
     choose(b, length, costs);
-    describe(b, r->handshake.fields);
+    choose_describe(b, r->handshake.fields);
 }
 
 void tam_buckets_choose(tamis_reducer *r) {
-    const tam_costs costs = costs_of(r);
+    const tam_costs costs = choose_costs_of(r);
     r->traits = UINT32_MAX;
     for (uint32_t i = 0, ordinary = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];

@@ -141,7 +141,7 @@ static bool of_layout(int field) {
 }
 
 /* Compare the records; the sentence is the same on every rank. */
-static tamis_status compare(const unsigned char *records, uint32_t nranks) {
+static tamis_status config_handshake_compare(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_handshake_failure(records, nranks, "create its reducer"));
     const tam_config_handshake *first = tam_handshake_record(records, 0);
     int f = -1;
@@ -161,7 +161,7 @@ static tamis_status compare(const unsigned char *records, uint32_t nranks) {
 tamis_status tam_config_handshake_run(tamis_comm *comm, const tam_config_handshake *mine,
                                       const tamis_layout *layout, uint64_t deadline_ns) {
     int f = -1;
-    TAM_TRY(tam_handshake_run(comm, mine, sizeof *mine, compare, deadline_ns));
+    TAM_TRY(tam_handshake_run(comm, mine, sizeof *mine, config_handshake_compare, deadline_ns));
     uint32_t odd = find_odd(comm->records, comm->nranks, &f);
     return odd < comm->nranks ? tam_layouts_disagree(comm, layout, odd, deadline_ns) : TAMIS_OK;
 }

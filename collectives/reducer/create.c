@@ -8,7 +8,7 @@
 #include <math.h>
 
 /* The range of each option, then conditions beyond ranges. */
-static tamis_status check_numbers(const tamis_reducer_config *c) {
+static tamis_status create_check_numbers(const tamis_reducer_config *c) {
     static const char whose[] = "tamis_reducer_config";
     TAM_TRY(tam_options_check(whose, tam_config_options, TAM_CONFIG_COUNT, c));
     if (c->density_max != 0.0 && c->density_max < c->density)
@@ -22,7 +22,7 @@ static tamis_status check_numbers(const tamis_reducer_config *c) {
 
 /* The caller's struct, if any, becomes the reducer's own. What its rule does not have is neither
  * checked nor compared, so nothing may follow from it. */
-static tamis_status read_update(tamis_reducer *r, const tamis_update *theirs) {
+static tamis_status create_read_update(tamis_reducer *r, const tamis_update *theirs) {
     r->config.update = NULL;
     if (!theirs)
         return TAMIS_OK;
@@ -56,8 +56,8 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     tamis_reducer_config c = TAMIS_REDUCER_CONFIG_INIT;
     if (theirs)
         TAM_TRY(tam_struct_copy("tamis_reducer_config", &c, sizeof c, sizeof c, theirs));
-    TAM_TRY(check_numbers(&c));
-    TAM_TRY(read_update(r, c.update));
+    TAM_TRY(create_check_numbers(&c));
+    TAM_TRY(create_read_update(r, c.update));
     even_out(&c, &r->update);
     TAM_TRY(tam_scheme_parse(c.scheme, &r->scheme));
     c.scheme = NULL; /* the caller's memory */
@@ -104,7 +104,7 @@ static tamis_status find_rank_among_nodes(tamis_reducer *r) {
     return TAMIS_OK;
 }
 
-static tamis_status check(tamis_reducer *r, const tam_recipe *recipe) {
+static tamis_status create_check(tamis_reducer *r, const tam_recipe *recipe) {
     const tamis_layout *layout = recipe->layout;
     if (!layout || !recipe->out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: %s is NULL",
@@ -126,7 +126,7 @@ static tamis_status check(tamis_reducer *r, const tam_recipe *recipe) {
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-static tamis_status open_all(tamis_reducer *r, const tam_recipe *recipe) {
+static tamis_status create_open_all(tamis_reducer *r, const tam_recipe *recipe) {
     bool whole = tam_scheme_whole(r->scheme);
     uint64_t n = recipe->layout->ordinary;
     tam_reducer_set_k(r, whole ? n : tam_reducer_entries(r->config.density, n));
@@ -134,7 +134,7 @@ static tamis_status open_all(tamis_reducer *r, const tam_recipe *recipe) {
     return tam_buckets_open(r, recipe->like);
 }
 
-static void release(tamis_reducer *r) {
+static void create_release(tamis_reducer *r) {
     tam_calibrate_costs_close(r->calibration);
     tam_buckets_close(r);
     tamis_layout_destroy(r->layout);
@@ -157,13 +157,13 @@ static tamis_status open_agreed(tamis_reducer *r, const tam_recipe *recipe) {
     uint64_t deadline_ns = recipe->deadline_ns;
     tamis_status status = recipe->status;
     if (status == TAMIS_OK)
-        status = check(r, recipe);
+        status = create_check(r, recipe);
     if (status == TAMIS_OK)
         tam_config_handshake_fill(r, layout);
     TAM_TRY(agree_on(r, r->comm, layout, status, deadline_ns));
     if (r->calibration)
         TAM_TRY(tam_calibrate_costs_run(r->calibration, r->comm));
-    TAM_TRY(agree_on(r, r->comm, layout, open_all(r, recipe), deadline_ns));
+    TAM_TRY(agree_on(r, r->comm, layout, create_open_all(r, recipe), deadline_ns));
     return agree_on(r, r->comm, layout, r->driver->arm(r), deadline_ns);
 }
 
@@ -194,7 +194,7 @@ tamis_status tam_reducer_make(tamis_comm *comm, const tam_recipe *recipe) {
     r->stats.straggler = UINT32_MAX;
     tamis_status status = open_agreed(r, recipe);
     if (status != TAMIS_OK) {
-        release(r);
+        create_release(r);
         return status;
     }
     comm->reducers = r->serial; /* all ranks have agreed that it exists */
@@ -239,5 +239,5 @@ void tamis_reducer_destroy(tamis_reducer *r) {
                 r->comm->rank);
         return;
     }
-    release(r);
+    create_release(r);
 }

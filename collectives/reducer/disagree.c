@@ -19,7 +19,7 @@ typedef struct record {
 
 _Static_assert(sizeof(record) <= TAM_RECORD_BYTES, "one rank's record fits");
 
-static tamis_status accept(const unsigned char *records, uint32_t nranks) {
+static tamis_status disagree_accept(const unsigned char *records, uint32_t nranks) {
     return tam_handshake_failure(records, nranks, "compare its layout");
 }
 
@@ -29,8 +29,8 @@ static uint64_t hash_before(const tamis_layout *layout, uint64_t segment) {
     return XXH3_64bits_withSeed(layout->begins, (count + 1) * sizeof layout->begins[0], hash);
 }
 
-static tamis_status show(tamis_comm *comm, const tamis_layout *layout, uint64_t segment,
-                         uint64_t deadline_ns) {
+static tamis_status disagree_show(tamis_comm *comm, const tamis_layout *layout, uint64_t segment,
+                                  uint64_t deadline_ns) {
     record mine = {.header.call = "tamis_reducer_create", .nsegments = layout->nsegments};
     mine.before = hash_before(layout, segment);
     if (segment < layout->nsegments) {
@@ -38,10 +38,10 @@ static tamis_status show(tamis_comm *comm, const tamis_layout *layout, uint64_t 
         mine.row_length = layout->rows[segment];
         snprintf(mine.name, sizeof mine.name, "%s", layout->names[segment]);
     }
-    return tam_handshake_run(comm, &mine, sizeof mine, accept, deadline_ns);
+    return tam_handshake_run(comm, &mine, sizeof mine, disagree_accept, deadline_ns);
 }
 
-static void describe(const record *c, char *text, size_t size) {
+static void disagree_describe(const record *c, char *text, size_t size) {
     char rows[48] = "";
     if (c->row_length > 0)
         snprintf(rows, sizeof rows, " in rows of %llu", (unsigned long long)c->row_length);
@@ -57,21 +57,21 @@ tamis_status tam_layouts_disagree(tamis_comm *comm, const tamis_layout *layout, 
     const record *first = tam_handshake_record(comm->records, 0),
                  *other = tam_handshake_record(comm->records, odd);
     char here[192], there[192];
-    TAM_TRY(show(comm, layout, 0, deadline_ns));
+    TAM_TRY(disagree_show(comm, layout, 0, deadline_ns));
     /* The segments before `low` are equal; those before `high` are not. */
     uint64_t low = 0;
     uint64_t high = first->nsegments > other->nsegments ? first->nsegments : other->nsegments;
     while (high - low > 1) {
         uint64_t middle = low + (high - low) / 2;
-        TAM_TRY(show(comm, layout, middle, deadline_ns));
+        TAM_TRY(disagree_show(comm, layout, middle, deadline_ns));
         if (first->before == other->before)
             low = middle;
         else
             high = middle;
     }
-    TAM_TRY(show(comm, layout, low, deadline_ns));
-    describe(first, here, sizeof here);
-    describe(other, there, sizeof there);
+    TAM_TRY(disagree_show(comm, layout, low, deadline_ns));
+    disagree_describe(first, here, sizeof here);
+    disagree_describe(other, there, sizeof there);
     return tam_fail(TAMIS_E_MISMATCH,
                     "layouts differ, first at segment %llu: rank 0 has %s, rank %u has %s",
                     (unsigned long long)low, here, odd, there);

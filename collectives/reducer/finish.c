@@ -41,7 +41,7 @@ tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad
 }
 
 /* All ranks saw the same headers, or the same sums, so all decide the same. */
-static tamis_status skip(tamis_reducer *r, const char *where) {
+static tamis_status finish_skip(tamis_reducer *r, const char *where) {
     r->count = 0;
     r->now.skipped = 1;
     r->now.update_scale = tam_update_scale(r, &r->norm_matching);
@@ -71,11 +71,11 @@ static tamis_status skip_bad_gradients(tamis_reducer *r) {
     else
         snprintf(where, sizeof where, "first in the sum of ranks %u to %u", first,
                  first + ranks - 1);
-    return skip(r, where);
+    return finish_skip(r, where);
 }
 
 /* Drop sums that are not finite. @return how many */
-static uint64_t drop(tam_bucket *b) {
+static uint64_t finish_drop(tam_bucket *b) {
     const tam_outcome *out = &b->view.out;
     uint64_t bad = b->exchange->drop(b->exchanged);
     if (bad > 0 && out->sent.indices != out->local.indices) /* some were not sent by this rank */
@@ -125,7 +125,7 @@ static void balance(tam_bucket *b, uint64_t found) {
     tam_division_balance(&b->division, found);
 }
 
-static void control(tam_bucket *b) {
+static void finish_control(tam_bucket *b) {
     const tam_outcome *out = &b->view.out;
     tam_observed seen = {
         .selected = out->found,
@@ -157,7 +157,7 @@ static void control(tam_bucket *b) {
 /* -- statistics ------------------------------------------------------------------------------- */
 
 /* Add up the headers of all buckets. */
-static void add_up(tamis_reducer *r) {
+static void finish_add_up(tamis_reducer *r) {
     tamis_stats *s = &r->now;
     memset(r->selected, 0, r->comm->nranks * sizeof r->selected[0]);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
@@ -208,13 +208,13 @@ static void control_all(tamis_reducer *r) {
         if (!learns(b))
             continue;
         r->norms[i] = b->view.out.norm;
-        control(b);
+        finish_control(b);
         r->has_norms = r->has_norms || b->view.out.nmeans > 0;
     }
     tam_buckets_budget(r);
 }
 
-static tamis_status apply_all(tamis_reducer *r) {
+static tamis_status finish_apply_all(tamis_reducer *r) {
     r->count = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
@@ -236,28 +236,28 @@ static tam_norm_matching scale_result(tamis_reducer *r) {
     return norm_matching;
 }
 
-static tamis_status decide(tamis_reducer *r) {
+static tamis_status finish_decide(tamis_reducer *r) {
     uint64_t bad = 0;
-    add_up(r);
+    finish_add_up(r);
     TAM_TRY(tam_rollback_record(r));
     if (r->now.skipped)
         return skip_bad_gradients(r);
     tam_norm_matching norm_matching = scale_result(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
-        bad += drop(&r->buckets[i]);
+        bad += finish_drop(&r->buckets[i]);
     r->now.nonfinite += bad;
     if (bad > 0 && r->config.nonfinite != TAMIS_NONFINITE_DROP) {
         TAM_TRY(tam_rollback_skip(r));
-        return skip(r, "in the sum over ranks");
+        return finish_skip(r, "in the sum over ranks");
     }
     r->norm_matching = norm_matching;
-    return apply_all(r);
+    return finish_apply_all(r);
 }
 
 tamis_status tam_step_finish(tamis_reducer *r, tam_job *job) {
     uint64_t begin_ns = tam_clock_ns();
     TAM_TRY(tam_step_commit(r, job));
-    tamis_status status = decide(r);
+    tamis_status status = finish_decide(r);
     record_norms(r);
     tam_phase_end(r, TAMIS_PHASE_APPLY, TAMIS_NO_BUCKET, begin_ns, &r->now.apply_s);
     return status;

@@ -109,7 +109,7 @@ static tamis_status watch(tam_job *job, tam_link *link) {
 /* -- retiring --------------------------------------------------------------------------------- */
 
 /* The statistics become those of this step. */
-static void show(tamis_reducer *r, const tam_cuda_report *report) {
+static void inflight_show(tamis_reducer *r, const tam_cuda_report *report) {
     double left = report->acc_sum - report->sent_sum;
     tamis_stats s = r->stats;
     s.length = r->layout->length;
@@ -149,7 +149,7 @@ static void record_targets(tamis_reducer *r, const tam_cuda_report *report) {
 }
 
 /* Take one report, which ends `steps` steps. Replays may report after later steps have. */
-static void record(tamis_reducer *r, const tam_cuda_report *report, uint64_t steps) {
+static void inflight_record(tamis_reducer *r, const tam_cuda_report *report, uint64_t steps) {
     r->stats.steps += steps;
     r->stats.rescans_total += report->rescans;
     r->stats.wire_bytes_total += steps * r->inflight->wire_bytes;
@@ -157,7 +157,7 @@ static void record(tamis_reducer *r, const tam_cuda_report *report, uint64_t ste
         return;
     r->inflight->shown = r->step = report->step + 1;
     record_targets(r, report);
-    show(r, report);
+    inflight_show(r, report);
 }
 
 tam_inflight *tam_inflight_of(tam_inflight_ring *s, uint64_t serial) {
@@ -177,7 +177,7 @@ tamis_status tam_inflight_retire(tamis_reducer *r) {
     tamis_status status = tam_comm_finish(r->comm, &f->job, tam_comm_deadline(r->comm));
     r->abandoned = r->abandoned || atomic_load(&f->job.state) == TAM_JOB_ABANDONED;
     if (tamis_status_loss(status) != TAMIS_LOST_COMM)
-        record(r, &f->report, 1);
+        inflight_record(r, &f->report, 1);
     return status;
 }
 
@@ -207,7 +207,7 @@ void tam_inflight_poll_replays(tamis_reducer *r) {
     if (tam_cuda_step_poll(s->steps[0], 0, &any, &report) != TAMIS_OK || !any ||
         report.serial <= s->replay)
         return;
-    record(r, &report, report.serial - s->replay);
+    inflight_record(r, &report, report.serial - s->replay);
     if (r->config.update)
         r->passes += report.serial - s->replay;
     s->replay = report.serial;

@@ -37,7 +37,7 @@ static tamis_status accumulate_committed(tam_bucket *b) {
     return status;
 }
 
-static tamis_status collect(tam_bucket *b, tam_link *link) {
+static tamis_status job_collect(tam_bucket *b, tam_link *link) {
     uint64_t begin_ns = tam_clock_ns();
     TAM_TRY(b->exchange->collect(b->exchanged, link));
     tam_phase_end(b->reducer, TAMIS_PHASE_EXCHANGE, b->view.index, begin_ns, &b->now.exchange_s);
@@ -46,7 +46,7 @@ static tamis_status collect(tam_bucket *b, tam_link *link) {
 
 static tamis_status take_in(tam_bucket *b, tam_link *link) {
     if (has(b, TAM_TRAIT_COLLECTS))
-        TAM_TRY(collect(b, link));
+        TAM_TRY(job_collect(b, link));
     return tam_bucket_waits(b) ? accumulate_committed(b) : TAMIS_OK;
 }
 
@@ -59,7 +59,7 @@ typedef struct first_wait {
     uint64_t begin_ns, planned_ns, selected_ns;
 } first_wait;
 
-static tamis_status select_entries(tam_bucket *b, tam_link *link, first_wait *m) {
+static tamis_status job_select_entries(tam_bucket *b, tam_link *link, first_wait *m) {
     const tamis_reducer *r = b->reducer;
     m->early = b->scheme.ownership == TAM_OWN_BINS;
     m->begin_ns = m->planned_ns = tam_clock_ns();
@@ -78,7 +78,7 @@ static tamis_status exchange_selected(tam_bucket *b, tam_link *link) {
     const tamis_reducer *r = b->reducer;
     first_wait m;
     TAM_TRY(take_in(b, link));
-    TAM_TRY(select_entries(b, link, &m));
+    TAM_TRY(job_select_entries(b, link, &m));
     uint64_t wait_ns = m.early ? m.begin_ns : m.selected_ns;
     b->view.began_us = tam_skew_us(r->synced_ns, wait_ns);
     if (!m.early)

@@ -11,7 +11,7 @@ static bool dense(const tamis_reducer *r) {
     return tam_scheme_dense(r->scheme);
 }
 
-static bool whole(const tamis_reducer *r) {
+static bool refuse_whole(const tamis_reducer *r) {
     return tam_scheme_whole(r->scheme);
 }
 
@@ -19,7 +19,7 @@ static bool by_nodes(const tamis_reducer *r) {
     return r->config.ranks_per_node > 1;
 }
 
-static bool quantizes(const tamis_reducer *r) {
+static bool refuse_quantizes(const tamis_reducer *r) {
     return r->config.value_codec > TAMIS_VALUE_FLOAT32 || r->config.sum_codec > TAMIS_VALUE_FLOAT32;
 }
 
@@ -32,7 +32,7 @@ static bool dense_and_decay(const tamis_reducer *r) {
 }
 
 static bool dense_and_rounding(const tamis_reducer *r) {
-    return dense(r) && quantizes(r);
+    return dense(r) && refuse_quantizes(r);
 }
 
 static bool sums_otherwise(const tamis_reducer *r) {
@@ -54,7 +54,7 @@ static bool sums_of_pairs(const tamis_reducer *r) {
 }
 
 static bool balanced_pairs_and_rounding(const tamis_reducer *r) {
-    return tam_scheme_balanced_pairs(r->scheme) && quantizes(r);
+    return tam_scheme_balanced_pairs(r->scheme) && refuse_quantizes(r);
 }
 
 static bool balanced_pairs_and_codec(const tamis_reducer *r) {
@@ -109,7 +109,7 @@ static bool halves(const tamis_reducer *r) {
     return r->config.grad_dtype != TAMIS_DTYPE_FLOAT32;
 }
 
-static bool on_device(const tamis_reducer *r) {
+static bool refuse_on_device(const tamis_reducer *r) {
     return r->config.device != TAMIS_DEVICE_CPU;
 }
 
@@ -185,7 +185,7 @@ static const struct row {
     {{0, start, "step.before", "16-bit gradients", "parameters are float32; use float32"}, halves},
     {{0, start, "step.before", "device cuda",
       "its kernels take a step that is computed; use the gradient"},
-     on_device},
+     refuse_on_device},
     {{0, accumulate, "a micro-batch", "scheme dense",
       "it has no residual; add up micro-batches before start"},
      dense},
@@ -207,7 +207,7 @@ static const struct row {
     {{0, local, "local steps", "16-bit gradients", "the outer gradient is float32; use float32"},
      halves},
     {{0, local, "local steps", "device cuda", "the base is in host memory; use device cpu"},
-     on_device},
+     refuse_on_device},
     {{0, local, "local steps", "segments with rows", "an outer gradient has no rows; use none"},
      has_rows},
     {{0, local, "local steps", "ranks_per_node",
@@ -217,7 +217,7 @@ static const struct row {
       "the shards of a node whose rank is gone are lost for all; start again from saved states"},
      by_nodes},
     {{0, set_density, "another density", "scheme dense or quantized", "it sends everything"},
-     whole},
+     refuse_whole},
     {{0, set_density, "another density", "a step in a CUDA graph of the caller",
       "the graph keeps the sizes of its messages; use another reducer for it"},
      in_graph},

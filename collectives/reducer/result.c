@@ -15,7 +15,7 @@ enum { BACK_MAX = 8 };
 /* How long after the end of a wait a thread may still be busy with its bucket. */
 #define GRACE_NS UINT64_C(500000000)
 
-static tamis_status name_missing(const tamis_reducer *r) {
+static tamis_status result_name_missing(const tamis_reducer *r) {
     uint32_t nsegments = r->layout->nsegments, first = nsegments, missing = 0;
     for (uint32_t s = nsegments; s-- > 0;) {
         if (r->ready[s])
@@ -42,7 +42,7 @@ static bool is_started(tamis_reducer *r) {
 
 /* With the lock held: let no further bucket begin. A launch that takes longer than the grace may
  * still use the reducer, so the reducer's memory stays. */
-static void give_up(tamis_reducer *r) {
+static void result_give_up(tamis_reducer *r) {
     uint64_t until_ns = tam_clock_ns() + GRACE_NS;
     r->given_up = true;
     while (r->launching && tam_lock_wait(&r->lock, &r->progress, until_ns))
@@ -53,7 +53,7 @@ static void give_up(tamis_reducer *r) {
 
 /* Called with the lock held; releases it meanwhile. Exchange what has been launched, if no library
  * thread does it. */
-static bool drive(tamis_reducer *r, uint32_t *driven, uint64_t until_ns) {
+static bool result_drive(tamis_reducer *r, uint32_t *driven, uint64_t until_ns) {
     if (r->comm->threaded || !r->driver->by_host || *driven == r->launched)
         return false;
     *driven = r->launched;
@@ -73,26 +73,26 @@ static tamis_status await_launches(tamis_reducer *r, uint64_t until_ns) {
         uint64_t now_ns = tam_clock_ns(), look_ns = now_ns + LOOK_NS;
         status = tamis_comm_status(r->comm);
         if (status == TAMIS_OK && now_ns >= until_ns) {
-            status = name_missing(r);
+            status = result_name_missing(r);
             tam_comm_lose(r->comm, status);
         }
-        if (status == TAMIS_OK && !drive(r, &driven, until_ns))
+        if (status == TAMIS_OK && !result_drive(r, &driven, until_ns))
             tam_lock_wait(&r->lock, &r->progress, look_ns < until_ns ? look_ns : until_ns);
     }
     if (status != TAMIS_OK)
-        give_up(r);
+        result_give_up(r);
     status = r->launched == r->nbuckets ? TAMIS_OK : status;
     pthread_mutex_unlock(&r->lock);
     return status;
 }
 
-static void end(tamis_reducer *r) {
+static void result_end(tamis_reducer *r) {
     pthread_mutex_lock(&r->lock);
     r->started = false;
     pthread_mutex_unlock(&r->lock);
 }
 
-static tamis_status finish(tamis_reducer *r, const char *call, bool joins, void *stream) {
+static tamis_status result_finish(tamis_reducer *r, const char *call, bool joins, void *stream) {
     uint64_t begin_ns = tam_clock_ns();
     if (!r)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: reducer is NULL", call);
@@ -112,16 +112,16 @@ static tamis_status finish(tamis_reducer *r, const char *call, bool joins, void 
         return status;
     r->has_result = !joins && tamis_status_loss(status) != TAMIS_LOST_COMM;
     tam_comm_record(r->comm, TAM_FLIGHT_DONE, step, status);
-    end(r);
+    result_end(r);
     return status;
 }
 
 tamis_status tamis_reducer_wait(tamis_reducer *r) {
-    return finish(r, "tamis_reducer_wait", false, NULL);
+    return result_finish(r, "tamis_reducer_wait", false, NULL);
 }
 
 tamis_status tamis_reducer_join(tamis_reducer *r, void *stream) {
-    return finish(r, "tamis_reducer_join", true, stream);
+    return result_finish(r, "tamis_reducer_join", true, stream);
 }
 
 tamis_status tamis_reducer_test(tamis_reducer *r, int *done) {

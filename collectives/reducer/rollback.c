@@ -18,7 +18,7 @@ typedef struct rollback_list {
 /* Most entries that may leave a bucket's residual in a step that can be rolled back. Depends only
  * on what all states of such a reducer have in common, not on codecs or on what exchange auto
  * chose. Even, to keep the lists 8-byte aligned. */
-static size_t capacity_of(const tam_bucket *b) {
+static size_t rollback_capacity_of(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tam_scheme s = tam_scheme_sparse(r->scheme);
     bool sparse_rows = b->layout->nrow_segments > 0;
@@ -34,7 +34,7 @@ static size_t capacity_of(const tam_bucket *b) {
 
 static size_t list_bytes(const tam_bucket *b) {
     return sizeof(rollback_list) +
-           capacity_of(b) * sizeof(float) * (3 + tam_update_masks(b->reducer));
+           rollback_capacity_of(b) * sizeof(float) * (3 + tam_update_masks(b->reducer));
 }
 
 /* Header and snapshot. */
@@ -64,24 +64,24 @@ static rollback_list *list_in(const tam_bucket *b, const void *record) {
     return (rollback_list *)(void *)((char *)(uintptr_t)record + b->rollback_at);
 }
 
-static rollback_list *list_of(const tam_bucket *b) {
+static rollback_list *rollback_list_of(const tam_bucket *b) {
     return list_in(b, b->reducer->rollback);
 }
 
-static uint32_t *indices_of(const rollback_list *list) {
+static uint32_t *rollback_indices_of(const rollback_list *list) {
     return (uint32_t *)(void *)(uintptr_t)(list + 1);
 }
 
 /* 0: values, 1: kept, 2: masked */
 static float *values_of(const tam_bucket *b, const rollback_list *list, int which) {
-    return (float *)(void *)indices_of(list) + (size_t)(which + 1) * b->rollback_capacity;
+    return (float *)(void *)rollback_indices_of(list) + (size_t)(which + 1) * b->rollback_capacity;
 }
 
 tamis_status tam_rollback_open(tamis_reducer *r) {
     size_t bytes = tam_rollback_bytes(r), at = lists_at(r);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         r->buckets[i].rollback_at = at;
-        r->buckets[i].rollback_capacity = capacity_of(&r->buckets[i]);
+        r->buckets[i].rollback_capacity = rollback_capacity_of(&r->buckets[i]);
         at += list_bytes(&r->buckets[i]);
     }
     r->rollback = tam_alloc(bytes);
@@ -97,7 +97,7 @@ void tam_rollback_invalidate(tamis_reducer *r, tam_rollback_state why) {
 }
 
 void tam_rollback_pass(tam_bucket *b, float decay) {
-    rollback_list *list = list_of(b);
+    rollback_list *list = rollback_list_of(b);
     list->passes++;
     list->decay *= (double)decay;
     list->keep *= b->reducer->update.beta1;
@@ -105,12 +105,12 @@ void tam_rollback_pass(tam_bucket *b, float decay) {
 
 static tamis_status record_list(tam_bucket *b, const tam_entries *sent) {
     const tamis_reducer *r = b->reducer;
-    rollback_list *list = list_of(b);
+    rollback_list *list = rollback_list_of(b);
     size_t bytes = sent->count * sizeof(float);
     list->count = sent->count;
     if (sent->count == 0)
         return TAMIS_OK;
-    memcpy(indices_of(list), sent->indices, bytes);
+    memcpy(rollback_indices_of(list), sent->indices, bytes);
     TAM_TRY(r->device->gather(b->view.kernels, b->view.acc, sent->indices, sent->count,
                               values_of(b, list, 0)));
     if (sent->values)
@@ -129,7 +129,7 @@ tamis_status tam_rollback_record(tamis_reducer *r) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         tam_entries sent = r->acc && !r->now.skipped ? b->view.out.sent : (tam_entries){0};
-        rollback_list *list = list_of(b);
+        rollback_list *list = rollback_list_of(b);
         *list = (rollback_list){.decay = 1.0, .keep = 1.0};
         if (sent.count > b->rollback_capacity)
             tam_rollback_invalidate(r, TAM_ROLLBACK_TOO_LONG);
@@ -140,7 +140,7 @@ tamis_status tam_rollback_record(tamis_reducer *r) {
 }
 
 void tam_rollback_drop(tam_bucket *b) {
-    rollback_list *list = list_of(b);
+    rollback_list *list = rollback_list_of(b);
     const float *errors = b->view.out.sent.values;
     if (errors && list->count > 0)
         memcpy(values_of(b, list, 1), errors, (size_t)list->count * sizeof errors[0]);
@@ -151,7 +151,7 @@ void tam_rollback_drop(tam_bucket *b) {
 static tamis_status keep_zeros(tam_bucket *b, rollback_list *list, const float *vector) {
     float *now = values_of(b, list, 1), *values = values_of(b, list, 0);
     float *masked = tam_update_masks(b->reducer) ? values_of(b, list, 2) : NULL;
-    uint32_t *indices = indices_of(list);
+    uint32_t *indices = rollback_indices_of(list);
     size_t kept = 0;
     TAM_TRY(b->reducer->device->gather(b->view.kernels, vector, indices, (size_t)list->count, now));
     for (size_t i = 0; i < list->count; i++) {
@@ -171,7 +171,7 @@ static tamis_status keep_zeros(tam_bucket *b, rollback_list *list, const float *
 tamis_status tam_rollback_skip(tamis_reducer *r) {
     for (uint32_t i = 0; i < r->nbuckets && r->rollback->state == TAM_ROLLBACK_POSSIBLE; i++) {
         tam_bucket *b = &r->buckets[i];
-        rollback_list *list = list_of(b);
+        rollback_list *list = rollback_list_of(b);
         if (list->count > 0)
             TAM_TRY(keep_zeros(b, list, b->view.acc));
         if (list->count > 0 && tam_update_masks(r))
@@ -185,7 +185,7 @@ tamis_status tam_rollback_skip(tamis_reducer *r) {
 static bool list_valid(const tam_bucket *b, const rollback_list *list) {
     bool valid = list->count <= b->rollback_capacity && list->decay >= 0.0 && list->decay <= 1.0;
     for (uint64_t i = 0; valid && i < list->count; i++)
-        valid = indices_of(list)[i] < b->division.grid.n;
+        valid = rollback_indices_of(list)[i] < b->division.grid.n;
     return valid;
 }
 
@@ -211,8 +211,8 @@ tam_rollback_state tam_rollback_state_of(const tamis_reducer *r) {
 static tamis_status add_back(tam_bucket *b, float *vector, const float *values, const float *kept,
                              double factor, float *scratch, uint64_t *lost) {
     const tam_device *device = b->reducer->device;
-    const rollback_list *list = list_of(b);
-    const uint32_t *indices = indices_of(list);
+    const rollback_list *list = rollback_list_of(b);
+    const uint32_t *indices = rollback_indices_of(list);
     size_t count = (size_t)list->count;
     if (list->passes == 0)
         return device->put(b->view.kernels, vector, indices, count, values);
@@ -230,7 +230,7 @@ static tamis_status add_back(tam_bucket *b, float *vector, const float *values, 
  * reports them on all ranks. */
 static tamis_status add_back_all(tam_bucket *b, float *scratch) {
     const tamis_reducer *r = b->reducer;
-    const rollback_list *list = list_of(b);
+    const rollback_list *list = rollback_list_of(b);
     uint64_t lost = 0;
     if (list->count == 0)
         return TAMIS_OK;

@@ -88,7 +88,7 @@ uint64_t tam_snapshot_ngroups(const tamis_reducer *r) {
 /* -- out -------------------------------------------------------------------------------------- */
 
 /* While a step ends, the thread that launched the bucket may not have cleared `begun` yet. */
-static snapshot_row row_of(const tam_bucket *b, bool between) {
+static snapshot_row snapshot_row_of(const tam_bucket *b, bool between) {
     return (snapshot_row){.control = b->control.state,
                           .last_result = b->view.last_result,
                           .early_nonfinite = b->view.early_nonfinite,
@@ -105,7 +105,7 @@ void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket *b = &r->buckets[i];
         uint32_t ngroups = r->acc ? b->division.grid.ngroups : 0;
-        rows[i] = row_of(b, between);
+        rows[i] = snapshot_row_of(b, between);
         if (ngroups > 0)
             memcpy(levels, b->control.levels, ngroups * sizeof levels[0]);
         levels += ngroups;
@@ -137,7 +137,7 @@ tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, co
     return TAMIS_OK;
 }
 
-static void take_control(tam_bucket *b, const snapshot_row *row, const double *levels) {
+static void snapshot_take_control(tam_bucket *b, const snapshot_row *row, const double *levels) {
     b->control.state = row->control;
     memcpy(b->control.levels, levels, b->division.grid.ngroups * sizeof levels[0]);
     tam_control_prepare(&b->control);
@@ -159,7 +159,7 @@ static void take_buckets(tamis_reducer *r, const void *snapshot, uint64_t ngroup
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         if (!foreign || (fits && b->exchange->state_words(r->nranks) == 0))
-            take_control(b, &rows[i], levels);
+            snapshot_take_control(b, &rows[i], levels);
         if (!foreign)
             take_parts(b, parts_in(r, snapshot, i));
         levels += b->division.grid.ngroups;

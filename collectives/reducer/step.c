@@ -184,7 +184,7 @@ static tamis_status check_moved(const tamis_reducer *r, const tamis_step *step) 
 
 /* -- arguments -------------------------------------------------------------------------------- */
 
-static tamis_status check_same(const tamis_reducer *r, const tamis_step *step) {
+static tamis_status step_check_same(const tamis_reducer *r, const tamis_step *step) {
     const tamis_step *given = &r->given;
     if (step->grad == given->grad && step->grads == given->grads && step->scale == given->scale &&
         step->stream == given->stream && step->before == given->before &&
@@ -215,7 +215,7 @@ static tamis_status read_step(const tamis_reducer *r, const tamis_step *theirs, 
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: set exactly one of grad and grads");
     TAM_TRY(check_scale(out->scale));
     TAM_TRY(check_moved(r, out));
-    return r->started ? check_same(r, out) : TAMIS_OK;
+    return r->started ? step_check_same(r, out) : TAMIS_OK;
 }
 
 static tamis_status check_flat(const tamis_reducer *r, const tamis_step *step) {
@@ -227,7 +227,7 @@ static tamis_status check_flat(const tamis_reducer *r, const tamis_step *step) {
 
 /* Set a bucket's target: its part of the gradient. Rows are exact, late ones too: they do not
  * decay. */
-static void set_target(tam_bucket *b, const tamis_step *step) {
+static void step_set_target(tam_bucket *b, const tamis_step *step) {
     TAM_FENV_HELD();
     const tamis_reducer *r = b->reducer;
     tam_bucket_view *v = &b->view;
@@ -253,7 +253,7 @@ static void set_target(tam_bucket *b, const tamis_step *step) {
         tam_update_set_target(b);
 }
 
-static void begin(tamis_reducer *r, const tamis_step *step) {
+static void step_begin(tamis_reducer *r, const tamis_step *step) {
     memset(r->ready, 0, r->layout->nsegments * sizeof r->ready[0]);
     r->now = (tamis_stats)TAMIS_STATS_INIT;
     r->now.straggler = UINT32_MAX;
@@ -262,7 +262,7 @@ static void begin(tamis_reducer *r, const tamis_step *step) {
         b->now = (tam_bucket_times){0};
         b->view.out = (tam_outcome){.selected = b->view.out.selected, .means = b->view.out.means};
         b->unready = b->layout->nsegments;
-        set_target(b, step);
+        step_set_target(b, step);
     }
     r->given = *step;
     r->launched = 0;
@@ -273,7 +273,7 @@ static void begin(tamis_reducer *r, const tamis_step *step) {
     tam_comm_record(r->comm, TAM_FLIGHT_START, r->step, TAMIS_OK);
 }
 
-static void mark(tamis_reducer *r, uint32_t segment) {
+static void step_mark(tamis_reducer *r, uint32_t segment) {
     r->ready[segment] = true;
     r->buckets[r->bucket_of[segment]].unready--;
 }
@@ -326,7 +326,7 @@ static tamis_status launch_one(tamis_reducer *r) {
 }
 
 /* Launch buckets in turn, as long as the next one's segments are ready. */
-static tamis_status launch(tamis_reducer *r, bool claimed) {
+static tamis_status step_launch(tamis_reducer *r, bool claimed) {
     tamis_status status = TAMIS_OK;
     for (bool more = claimed; more; more = record_launch(r, &status))
         status = launch_one(r);
@@ -357,15 +357,15 @@ tamis_status tamis_reducer_start(tamis_reducer *r, const tamis_step *step) {
     pthread_mutex_lock(&r->lock);
     bool first = !r->started;
     if (first)
-        begin(r, &own);
+        step_begin(r, &own);
     r->all_ready = true;
     for (uint32_t s = 0; s < r->layout->nsegments; s++) {
         if (!r->ready[s])
-            mark(r, s);
+            step_mark(r, s);
     }
     bool claimed = claim_next(r);
     pthread_mutex_unlock(&r->lock);
-    tamis_status status = launch(r, claimed);
+    tamis_status status = step_launch(r, claimed);
     if (status == TAMIS_OK)
         return TAMIS_OK;
     if (r->launched > 0) { /* those end first */
@@ -391,7 +391,7 @@ static tamis_status check_ready(const tamis_reducer *r, uint32_t segment) {
 }
 
 /* With the lock held: another thread may be about to end the step. */
-static tamis_status mark_ready(tamis_reducer *r, uint32_t segment, const tamis_step *step) {
+static tamis_status step_mark_ready(tamis_reducer *r, uint32_t segment, const tamis_step *step) {
     tamis_step own;
     TAM_TRY(read_step(r, step, "tamis_reducer_ready", &own));
     TAM_TRY(check_ready(r, segment));
@@ -404,8 +404,8 @@ static tamis_status mark_ready(tamis_reducer *r, uint32_t segment, const tamis_s
     else if (!r->started)
         TAM_TRY(check_flat(r, &own));
     if (!r->started)
-        begin(r, &own);
-    mark(r, segment);
+        step_begin(r, &own);
+    step_mark(r, segment);
     return TAMIS_OK;
 }
 
@@ -424,11 +424,11 @@ tamis_status tamis_reducer_ready(tamis_reducer *r, uint32_t segment, const tamis
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_ready: reducer is NULL");
     pthread_mutex_lock(&r->lock);
     bool first = !r->started;
-    tamis_status status = mark_ready(r, segment, step);
+    tamis_status status = step_mark_ready(r, segment, step);
     bool claimed = status == TAMIS_OK && claim_next(r);
     pthread_mutex_unlock(&r->lock);
     TAM_TRY(status);
-    status = launch(r, claimed);
+    status = step_launch(r, claimed);
     if (status != TAMIS_OK && tamis_status_loss(status) == TAMIS_LOST_NOTHING)
         take_back(r, segment, first);
     return status;
@@ -450,7 +450,7 @@ tamis_status tamis_reducer_accumulate(tamis_reducer *r, const tamis_step *step) 
     tamis_status status = TAMIS_OK;
     for (uint32_t i = 0; i < r->nbuckets && status == TAMIS_OK; i++) {
         tam_bucket *b = &r->buckets[i];
-        set_target(b, &own);
+        step_set_target(b, &own);
         b->view.target.thresholds = b->never;
         status = r->driver->accumulate(b, own.stream);
         b->begun = b->begun || status == TAMIS_OK;

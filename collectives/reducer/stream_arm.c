@@ -28,7 +28,8 @@ static tamis_status bring_values(const tamis_comm *comm, const tam_cuda_comm_buf
                                              buffers->stream);
 }
 
-static tamis_status gather_sums(const tamis_comm *comm, const tam_cuda_comm_buffers *buffers) {
+static tamis_status stream_arm_gather_sums(const tamis_comm *comm,
+                                           const tam_cuda_comm_buffers *buffers) {
     return comm->transport->stream->allgather(comm->self, &buffers->among, buffers->sum_bytes,
                                               buffers->sums, buffers->stream);
 }
@@ -42,7 +43,7 @@ static tamis_status enqueue(void *context, tam_cuda_step *step) {
         return TAMIS_OK;
     TAM_TRY(bring_values(comm, buffers));
     TAM_TRY(tam_cuda_step_add(step));
-    return gather_sums(comm, buffers);
+    return stream_arm_gather_sums(comm, buffers);
 }
 
 static tamis_status sum_values(const tamis_comm *comm, const tam_cuda_comm_buffers *buffers) {
@@ -58,7 +59,7 @@ static tamis_status enqueue_comm(void *context, const tam_cuda_comm_buffers *buf
                                                               const tam_cuda_comm_buffers *) = {
         [TAM_CUDA_PACKETS] = gather_packets,
         [TAM_CUDA_SHARDS] = bring_values,
-        [TAM_CUDA_SUMS] = gather_sums,
+        [TAM_CUDA_SUMS] = stream_arm_gather_sums,
         [TAM_CUDA_VALUES] = sum_values,
     };
     return phases[phase](context, buffers);
@@ -79,13 +80,13 @@ tam_cuda_enqueue tam_stream_enqueue_of(const tam_bucket *b) {
 }
 
 /* The collectives of a step with nothing between them. */
-static tamis_status warm_up(void *context, tam_cuda_step *step) {
+static tamis_status stream_arm_warm_up(void *context, tam_cuda_step *step) {
     const tam_cuda_comm_buffers *buffers = tam_cuda_step_buffers(step);
     TAM_TRY(gather_packets(context, buffers));
     if (buffers->shard_bytes == 0)
         return TAMIS_OK;
     TAM_TRY(bring_values(context, buffers));
-    return gather_sums(context, buffers);
+    return stream_arm_gather_sums(context, buffers);
 }
 
 static tamis_status warm_up_dense(void *context, tam_cuda_step *step) {
@@ -93,13 +94,13 @@ static tamis_status warm_up_dense(void *context, tam_cuda_step *step) {
 }
 
 static tamis_status warm_up_in_nodes(void *context, tam_cuda_step *step) {
-    return tam_cuda_node_warm_up(step, enqueue_comm, warm_up, context);
+    return tam_cuda_node_warm_up(step, enqueue_comm, stream_arm_warm_up, context);
 }
 
 static tam_cuda_enqueue warm_up_of(const tam_bucket *b) {
     return !tam_stream_selects(b)   ? warm_up_dense
            : tam_stream_in_nodes(b) ? warm_up_in_nodes
-                                    : warm_up;
+                                    : stream_arm_warm_up;
 }
 
 /* NCCL connects ranks when a size of message first wants it, which must not happen in a capture,
@@ -129,7 +130,7 @@ static tamis_status warm_up_all(const tamis_reducer *r) {
 /* -- sizes ------------------------------------------------------------------------------------ */
 
 /* Rounded up to a grain of at most a sixteenth: the same on all ranks, whatever k was before. */
-static uint64_t capacity_of(const tamis_reducer *r) {
+static uint64_t stream_arm_capacity_of(const tamis_reducer *r) {
     uint64_t grain = 1;
     while (32 * grain <= r->k)
         grain *= 2;
@@ -137,7 +138,7 @@ static uint64_t capacity_of(const tamis_reducer *r) {
     return capacity < r->k_max ? capacity : r->k_max;
 }
 
-static tamis_status resize(tamis_reducer *r, uint64_t capacity) {
+static tamis_status stream_arm_resize(tamis_reducer *r, uint64_t capacity) {
     r->inflight->wire_bytes = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         TAM_TRY(tam_stream_resize(&r->buckets[i], capacity));
@@ -148,8 +149,8 @@ static tamis_status resize(tamis_reducer *r, uint64_t capacity) {
 
 /* Either all ranks capture their collectives, or none does. */
 tamis_status tam_stream_arm(tamis_reducer *r) {
-    uint64_t capacity = capacity_of(r);
-    TAM_TRY(resize(r, capacity));
+    uint64_t capacity = stream_arm_capacity_of(r);
+    TAM_TRY(stream_arm_resize(r, capacity));
     TAM_TRY(warm_up_all(r));
     for (uint32_t i = 0; i < r->nbuckets && tam_setting_number(TAM_SETTING_GRAPHS) != 0; i++)
         TAM_TRY(tam_cuda_step_capture(r->inflight->steps[i], tam_stream_enqueue_of(&r->buckets[i]),
@@ -161,7 +162,7 @@ tamis_status tam_stream_arm(tamis_reducer *r) {
 /* Whether all ranks are about to change the sizes. The packet of the first bucket tells for all. A
  * warm-up must have the collectives of a step here, for a rank that does not change runs one
  * (that of scheme dense has not; its density does not change). */
-static tamis_status agree(tamis_reducer *r, void *caller) {
+static tamis_status stream_arm_agree(tamis_reducer *r, void *caller) {
     const tam_bucket *b = &r->buckets[0];
     const tam_header_due due = {
         .config = tam_stream_config(b) + b->view.target.agreed,
@@ -175,7 +176,7 @@ static tamis_status agree(tamis_reducer *r, void *caller) {
 
 /* The others have begun the step, or will: it cannot be abandoned. */
 static tamis_status change_sizes(tamis_reducer *r, void *caller) {
-    TAM_TRY(agree(r, caller));
+    TAM_TRY(stream_arm_agree(r, caller));
     tamis_status status = tam_stream_arm(r);
     if (status == TAMIS_OK || tamis_status_loss(status) == TAMIS_LOST_COMM)
         return status;
@@ -185,7 +186,7 @@ static tamis_status change_sizes(tamis_reducer *r, void *caller) {
 
 tamis_status tam_stream_rearm(tamis_reducer *r, void *caller) {
     bool captured;
-    if (capacity_of(r) == r->inflight->capacity)
+    if (stream_arm_capacity_of(r) == r->inflight->capacity)
         return TAMIS_OK;
     TAM_TRY(tam_cuda_step_find_capture(tam_stream_leader(r), caller, &captured));
     if (captured)

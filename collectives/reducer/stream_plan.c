@@ -50,8 +50,8 @@ static uint64_t bytes_of_indices(tamis_index_codec index, uint64_t span, uint64_
 }
 
 /* For whole_k entries of a bucket, at most. */
-static tam_cuda_capacity capacity_of(const tam_bucket *b, tamis_index_codec index,
-                                     uint64_t whole_k) {
+static tam_cuda_capacity stream_plan_capacity_of(const tam_bucket *b, tamis_index_codec index,
+                                                 uint64_t whole_k) {
     const tam_division *whole = &b->node_shard.division;
     uint64_t most = tam_budget_max(whole, whole_k), n = whole->grid.n;
     uint64_t capacity = tam_selection_most(&b->view, most), all = most * b->node_shard.nlocal;
@@ -68,7 +68,8 @@ tamis_status tam_stream_resize(const tam_bucket *b, uint64_t k) {
     const tamis_reducer *r = b->reducer;
     if (!tam_stream_selects(b) || tam_stream_is_sparse_rows(b))
         return TAMIS_OK;
-    const tam_cuda_capacity capacity = capacity_of(b, b->view.index_codec, tam_bucket_most(b, k));
+    const tam_cuda_capacity capacity =
+        stream_plan_capacity_of(b, b->view.index_codec, tam_bucket_most(b, k));
     return tam_cuda_step_resize(r->inflight->steps[b->view.index], &capacity);
 }
 
@@ -80,7 +81,7 @@ static tam_cuda_span span_of(const tam_division *division, uint64_t step, uint32
     return (tam_cuda_span){(uint32_t)before, (uint32_t)upto};
 }
 
-static tam_cuda_whole whole_of(const tamis_reducer *r) {
+static tam_cuda_whole stream_plan_whole_of(const tamis_reducer *r) {
     return (tam_cuda_whole){
         .nbuckets = r->nbuckets,
         .nrow_segments = r->layout->nrow_segments,
@@ -101,7 +102,7 @@ static tam_cuda_update update_of(const tam_bucket *b) {
 }
 
 /* What does not depend on the kind of the step. */
-static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
+static tam_cuda_plan stream_plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
     const tamis_reducer *r = b->reducer;
     return (tam_cuda_plan){
         .whole = whole,
@@ -124,7 +125,7 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
     };
 }
 
-static tam_cuda_value_codec value_codec_of(tamis_value_codec type) {
+static tam_cuda_value_codec stream_plan_value_codec_of(tamis_value_codec type) {
     const tam_value_codec *row = tam_value_codec_of(type);
     return (tam_cuda_value_codec){.type = type, .bits = row->bits, .scale_bytes = row->scale_bytes};
 }
@@ -137,7 +138,8 @@ static bool pays_for_rice(const tam_bucket *b) {
 
 /* As where the host drives, but for lists that take the device long: those that one block of
  * threads packs are for whoever asks for them, rice is for links that are not fast. */
-static tamis_index_codec choose_index_codec(const tam_bucket *b, const tam_packets *packets) {
+static tamis_index_codec stream_plan_choose_index_codec(const tam_bucket *b,
+                                                        const tam_packets *packets) {
     bool slow = packets->index_codec == TAMIS_INDEX_GAP8 ||
                 packets->index_codec == TAMIS_INDEX_BITMAP ||
                 (packets->index_codec == TAMIS_INDEX_RICE && !pays_for_rice(b));
@@ -149,8 +151,8 @@ static tamis_index_codec choose_index_codec(const tam_bucket *b, const tam_packe
     return bytes < words ? TAMIS_INDEX_BLOCK16 : TAMIS_INDEX_U32;
 }
 
-static tam_cuda_codecs indices_of(const tam_bucket *b, const tam_packets *packets) {
-    tamis_index_codec index = choose_index_codec(b, packets);
+static tam_cuda_codecs stream_plan_indices_of(const tam_bucket *b, const tam_packets *packets) {
+    tamis_index_codec index = stream_plan_choose_index_codec(b, packets);
     return (tam_cuda_codecs){
         .index = index,
         .index_bytes = bytes_of_indices(index, packets->span, packets->capacity),
@@ -163,10 +165,10 @@ static tam_cuda_codecs codecs_of(const tam_bucket *b, const tam_strided *parts) 
     const tamis_reducer_config *c = &b->reducer->config;
     const tam_packets packets = tam_sparse_packets(&b->view);
     tamis_value_codec up = tam_value_codec_resolve(c->value_codec);
-    tam_cuda_codecs codecs = indices_of(b, &packets);
+    tam_cuda_codecs codecs = stream_plan_indices_of(b, &packets);
     codecs.parts = parts;
-    codecs.up = value_codec_of(up);
-    codecs.down = value_codec_of(tam_sum_codec_resolve(c->sum_codec, up));
+    codecs.up = stream_plan_value_codec_of(up);
+    codecs.down = stream_plan_value_codec_of(tam_sum_codec_resolve(c->sum_codec, up));
     return codecs;
 }
 
@@ -183,7 +185,7 @@ static void plan_rows(const tam_bucket *b, tam_strided *parts, tam_cuda_plan *pl
     };
     for (uint32_t part = 0; part < plan->nranks; part++)
         parts[part] = (tam_strided){0, count, count, count};
-    plan->codecs = indices_of(b, &packets);
+    plan->codecs = stream_plan_indices_of(b, &packets);
     plan->codecs.parts = parts;
     plan->row_length = length;
     plan->packet_capacity = most;
@@ -226,14 +228,15 @@ static tamis_status open_step(tam_bucket *b, tables *t) {
     tamis_reducer *r = b->reducer;
     tam_cuda_step **step = &r->inflight->steps[b->view.index];
     bool exact = tam_scheme_exact_count(b->scheme);
-    const tam_cuda_whole whole = whole_of(r);
-    tam_cuda_plan plan = plan_of(b, &whole);
+    const tam_cuda_whole whole = stream_plan_whole_of(r);
+    tam_cuda_plan plan = stream_plan_of(b, &whole);
     for (uint32_t i = 0; i < plan.nranks; i++) {
         t->spans[i] = span_of(&b->division, i, plan.rank);
         t->parts[i] = tam_strided_of(&b->division, i);
     }
     plan.codecs = codecs_of(b, t->parts);
-    const tam_cuda_capacity capacity = capacity_of(b, plan.codecs.index, b->view.whole_k_max);
+    const tam_cuda_capacity capacity =
+        stream_plan_capacity_of(b, plan.codecs.index, b->view.whole_k_max);
     if (tam_stream_in_nodes(b)) {
         TAM_TRY(describe_node(b, &capacity, t));
         plan.node = &t->node;
@@ -271,16 +274,16 @@ static tamis_status open_sparse(tam_bucket *b) {
     return status;
 }
 
-static tamis_status open_dense(tam_bucket *b) {
+static tamis_status stream_plan_open_dense(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     tam_cuda_step **step = &r->inflight->steps[b->view.index];
-    const tam_cuda_whole whole = whole_of(r);
-    const tam_cuda_plan plan = plan_of(b, &whole);
+    const tam_cuda_whole whole = stream_plan_whole_of(r);
+    const tam_cuda_plan plan = stream_plan_of(b, &whole);
     return tam_cuda_dense_open(b->view.kernels, &plan, TAM_DENSE_PIECE, step);
 }
 
 tamis_status tam_stream_open_step(tam_bucket *b) {
-    return tam_stream_selects(b) ? open_sparse(b) : open_dense(b);
+    return tam_stream_selects(b) ? open_sparse(b) : stream_plan_open_dense(b);
 }
 
 #endif

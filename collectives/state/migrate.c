@@ -19,7 +19,7 @@ typedef struct arrival {
 
 _Static_assert(sizeof(arrival) <= TAM_RECORD_BYTES, "an arrival fits the records");
 
-static const arrival *of(const unsigned char *records, uint32_t rank) {
+static const arrival *migrate_record(const unsigned char *records, uint32_t rank) {
     return tam_handshake_record(records, rank);
 }
 
@@ -27,7 +27,7 @@ static const arrival *of(const unsigned char *records, uint32_t rank) {
  * from an older one. */
 static tamis_status check_order(const unsigned char *records, uint32_t nranks) {
     for (uint32_t r = 1; r < nranks; r++) {
-        const arrival *one = of(records, r - 1), *next = of(records, r);
+        const arrival *one = migrate_record(records, r - 1), *next = migrate_record(records, r);
         if (one->nranks == next->nranks && one->rank >= next->rank)
             return tam_fail(TAMIS_E_MISMATCH,
                             "%s: rank %u was rank %llu and rank %u was rank %llu; the ranks that "
@@ -38,7 +38,7 @@ static tamis_status check_order(const unsigned char *records, uint32_t nranks) {
     return TAMIS_OK;
 }
 
-static tamis_status judge(const unsigned char *records, uint32_t nranks) {
+static tamis_status migrate_judge(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_handshake_failure(records, nranks, "migrate its reducer"));
     TAM_TRY(check_order(records, nranks));
     return tam_resync_judge(records, nranks);
@@ -49,12 +49,12 @@ static tamis_status judge_end(const unsigned char *records, uint32_t nranks) {
 }
 
 /* From the records of all ranks, in their order: the same on all. */
-static tamis_migration weigh(const tamis_comm *comm) {
+static tamis_migration migrate_weigh(const tamis_comm *comm) {
     tamis_migration m = TAMIS_MIGRATION_INIT;
     uint64_t before = comm->nranks;
     m.step = tam_resync_step(comm);
     for (uint32_t r = 0; r < comm->nranks; r++) {
-        const arrival *one = of(comm->records, r);
+        const arrival *one = migrate_record(comm->records, r);
         before = one->nranks > before ? one->nranks : before;
         m.kept_square += one->square;
     }
@@ -65,7 +65,7 @@ static tamis_migration weigh(const tamis_comm *comm) {
 
 /* -- what it takes ---------------------------------------------------------------------------- */
 
-static tamis_status add_squares(void *arg, size_t at, const void *piece, size_t bytes) {
+static tamis_status migrate_add_squares(void *arg, size_t at, const void *piece, size_t bytes) {
     double *sum = arg;
     const float *values = piece;
     (void)at;
@@ -88,8 +88,8 @@ static tamis_status await_exchanges(const tamis_reducer *r, uint64_t deadline_ns
 }
 
 /* All arguments before anything is exchanged: later on one rank alone could not fail. */
-static tamis_status check(const tamis_reducer *r, const tamis_comm *smaller,
-                          const tamis_migration *report, tamis_reducer *const *migrated) {
+static tamis_status migrate_check(const tamis_reducer *r, const tamis_comm *smaller,
+                                  const tamis_migration *report, tamis_reducer *const *migrated) {
     tamis_migration copy = TAMIS_MIGRATION_INIT;
     if (!migrated)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: migrated is NULL", call);
@@ -110,7 +110,7 @@ typedef struct luggage {
     double square;
 } luggage;
 
-static tamis_status pack(tamis_reducer *r, uint64_t deadline_ns, luggage *l) {
+static tamis_status migrate_pack(tamis_reducer *r, uint64_t deadline_ns, luggage *l) {
     const tam_state_sizes sizes = tam_state_sizes_of(r);
     uint64_t hash;
     TAM_TRY(tam_state_quiesce(r, call));
@@ -121,10 +121,10 @@ static tamis_status pack(tamis_reducer *r, uint64_t deadline_ns, luggage *l) {
     if (!l->scratch || !l->vector || !l->control)
         return tam_fail(TAMIS_E_NOMEM, "%s: no memory for a copy of %zu bytes", call,
                         sizes.residual + sizes.control);
-    return r->acc ? tam_state_vector(r, r->acc, add_squares, &l->square, &hash) : TAMIS_OK;
+    return r->acc ? tam_state_vector(r, r->acc, migrate_add_squares, &l->square, &hash) : TAMIS_OK;
 }
 
-static void unpack(const luggage *l) {
+static void migrate_unpack(const luggage *l) {
     tam_free(l->scratch);
     tam_free(l->vector);
     tam_free(l->control);
@@ -153,8 +153,8 @@ static tamis_status carry(const tamis_reducer *from, tamis_reducer *to, const lu
 
 /* -- together --------------------------------------------------------------------------------- */
 
-static tamis_status agree_on_step(tamis_reducer *r, tamis_comm *comm, tamis_status own,
-                                  double square, uint64_t deadline_ns) {
+static tamis_status migrate_agree_on_step(tamis_reducer *r, tamis_comm *comm, tamis_status own,
+                                          double square, uint64_t deadline_ns) {
     const arrival mine = {.standing = {.header = {(uint64_t)own, "tamis_reducer_migrate"},
                                        .who = r->origin,
                                        .step = r->step,
@@ -162,15 +162,15 @@ static tamis_status agree_on_step(tamis_reducer *r, tamis_comm *comm, tamis_stat
                           .rank = r->comm->rank,
                           .nranks = r->comm->nranks,
                           .square = square};
-    return tam_handshake_run(comm, &mine, sizeof mine, judge, deadline_ns);
+    return tam_handshake_run(comm, &mine, sizeof mine, migrate_judge, deadline_ns);
 }
 
-static tamis_status end_together(tamis_comm *comm, tamis_status own, uint64_t deadline_ns) {
+static tamis_status migrate_end_together(tamis_comm *comm, tamis_status own, uint64_t deadline_ns) {
     const tam_handshake_header mine = {(uint64_t)own, "tamis_reducer_migrate"};
     return tam_handshake_run(comm, &mine, sizeof mine, judge_end, deadline_ns);
 }
 
-static void log_ranks(const tamis_comm *comm, const tamis_migration *m) {
+static void migrate_log_ranks(const tamis_comm *comm, const tamis_migration *m) {
     double all = m->kept_square + m->lost_square;
     if (comm->rank != 0)
         return;
@@ -186,14 +186,14 @@ static tamis_status migrate(tamis_reducer *r, tamis_comm *smaller, tamis_status 
                             tamis_migration *report, tamis_reducer **made) {
     uint64_t deadline_ns = tam_comm_deadline(smaller);
     if (status == TAMIS_OK)
-        status = pack(r, deadline_ns, l);
-    TAM_TRY(agree_on_step(r, smaller, status, l->square, deadline_ns));
-    *report = weigh(smaller);
+        status = migrate_pack(r, deadline_ns, l);
+    TAM_TRY(migrate_agree_on_step(r, smaller, status, l->square, deadline_ns));
+    *report = migrate_weigh(smaller);
     status = tam_resync_roll_back(r, report->step, l->scratch);
     const tam_recipe recipe = {
         .layout = r->layout, .like = r, .status = status, .deadline_ns = deadline_ns, .out = made};
     TAM_TRY(tam_reducer_make(smaller, &recipe));
-    status = end_together(smaller, carry(r, *made, l), deadline_ns);
+    status = migrate_end_together(smaller, carry(r, *made, l), deadline_ns);
     if (status != TAMIS_OK) {
         tamis_reducer_destroy(*made);
         *made = NULL;
@@ -210,12 +210,12 @@ tamis_status tamis_reducer_migrate(tamis_reducer *r, tamis_comm *smaller, tamis_
     if (!r || !smaller)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, r ? "smaller" : "reducer");
     TAM_TRY(tam_comm_check(smaller));
-    tamis_status status = check(r, smaller, report, migrated);
+    tamis_status status = migrate_check(r, smaller, report, migrated);
     status = migrate(r, smaller, status, &l, &found, &made);
-    unpack(&l);
+    migrate_unpack(&l);
     if (status != TAMIS_OK)
         return status;
-    log_ranks(smaller, &found);
+    migrate_log_ranks(smaller, &found);
     if (report)
         status = tam_struct_return("tamis_migration", &found, sizeof found, report);
     if (status == TAMIS_OK)

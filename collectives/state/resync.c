@@ -22,60 +22,63 @@ static const char *const why_not[] = {
     [TAM_ROLLBACK_DONE] = "it went back already",
 };
 
-static const tam_standing *of(const unsigned char *records, uint32_t rank) {
+static const tam_standing *standing_of(const unsigned char *records, uint32_t rank) {
     return tam_handshake_record(records, rank);
 }
 
 static tamis_status check_same_reducer(const unsigned char *records, uint32_t nranks) {
     for (uint32_t r = 1; r < nranks; r++) {
-        if (of(records, r)->who != of(records, 0)->who)
+        if (standing_of(records, r)->who != standing_of(records, 0)->who)
             return tam_fail(TAMIS_E_MISMATCH,
                             "%s: rank %u calls it for another reducer than rank 0",
-                            of(records, 0)->header.call, r);
+                            standing_of(records, 0)->header.call, r);
     }
     return TAMIS_OK;
 }
 
 /* The first rank at the least or the largest step. */
-static uint32_t find(const unsigned char *records, uint32_t nranks, bool least) {
+static uint32_t resync_find(const unsigned char *records, uint32_t nranks, bool least) {
     uint32_t found = 0;
     for (uint32_t r = 1; r < nranks; r++) {
-        uint64_t one = of(records, r)->step, best = of(records, found)->step;
+        uint64_t one = standing_of(records, r)->step, best = standing_of(records, found)->step;
         found = (least ? one < best : one > best) ? r : found;
     }
     return found;
 }
 
 tamis_status tam_resync_judge(const unsigned char *records, uint32_t nranks) {
-    const char *call = of(records, 0)->header.call;
+    const char *call = standing_of(records, 0)->header.call;
     TAM_TRY(check_same_reducer(records, nranks));
-    uint32_t low = find(records, nranks, true), high = find(records, nranks, false);
-    uint64_t least = of(records, low)->step, most = of(records, high)->step;
+    uint32_t low = resync_find(records, nranks, true), high = resync_find(records, nranks, false);
+    uint64_t least = standing_of(records, low)->step, most = standing_of(records, high)->step;
     if (most - least > 1)
         return tam_fail(TAMIS_E_MISMATCH,
                         "%s: rank %u is at step %llu and rank %u at step %llu, more than one "
                         "apart; load states that were saved together",
                         call, low, (unsigned long long)least, high, (unsigned long long)most);
     for (uint32_t r = 0; r < nranks; r++) {
-        if (of(records, r)->step > least && of(records, r)->rollback != TAM_ROLLBACK_POSSIBLE)
+        if (standing_of(records, r)->step > least &&
+            standing_of(records, r)->rollback != TAM_ROLLBACK_POSSIBLE)
             return tam_fail(
                 TAMIS_E_UNSUPPORTED,
                 "%s: rank %u is at step %llu, but rank %u at step %llu cannot go back one step: "
                 "%s; load older states",
-                call, low, (unsigned long long)least, r, (unsigned long long)of(records, r)->step,
-                of(records, r)->rollback < TAM_ROLLBACK_STATES ? why_not[of(records, r)->rollback]
-                                                               : "");
+                call, low, (unsigned long long)least, r,
+                (unsigned long long)standing_of(records, r)->step,
+                standing_of(records, r)->rollback < TAM_ROLLBACK_STATES
+                    ? why_not[standing_of(records, r)->rollback]
+                    : "");
     }
     return TAMIS_OK;
 }
 
-static tamis_status judge(const unsigned char *records, uint32_t nranks) {
+static tamis_status resync_judge(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_handshake_failure(records, nranks, "resync its reducer"));
     return tam_resync_judge(records, nranks);
 }
 
 uint64_t tam_resync_step(const tamis_comm *comm) {
-    return of(comm->records, find(comm->records, comm->nranks, true))->step;
+    return standing_of(comm->records, resync_find(comm->records, comm->nranks, true))->step;
 }
 
 tamis_status tam_resync_roll_back(tamis_reducer *r, uint64_t least, float *scratch) {
@@ -87,7 +90,7 @@ tamis_status tam_resync_roll_back(tamis_reducer *r, uint64_t least, float *scrat
     return tam_rollback_run(r, scratch);
 }
 
-static tamis_status prepare(tamis_reducer *r, const uint64_t *step, float **scratch) {
+static tamis_status resync_prepare(tamis_reducer *r, const uint64_t *step, float **scratch) {
     if (!step)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_resync: step is NULL");
     TAM_TRY(tam_state_quiesce_to_load(r, "tamis_reducer_resync"));
@@ -98,13 +101,14 @@ static tamis_status prepare(tamis_reducer *r, const uint64_t *step, float **scra
     return TAMIS_OK;
 }
 
-static tamis_status agree_on_step(tamis_reducer *r, tamis_status own, float *scratch) {
+static tamis_status resync_agree_on_step(tamis_reducer *r, tamis_status own, float *scratch) {
     tamis_comm *comm = r->comm;
     const tam_standing mine = {.header = {(uint64_t)own, "tamis_reducer_resync"},
                                .who = r->buckets[0].view.config_hash, /* unique to a reducer */
                                .step = r->step,
                                .rollback = tam_rollback_state_of(r)};
-    TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, judge, tam_clock_ns() + comm->timeout_ns));
+    TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, resync_judge,
+                              tam_clock_ns() + comm->timeout_ns));
     return tam_resync_roll_back(r, tam_resync_step(comm), scratch);
 }
 
@@ -114,8 +118,8 @@ tamis_status tamis_reducer_resync(tamis_reducer *r, uint64_t *step) {
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_resync: reducer is NULL");
     TAM_TRY(tam_comm_check(r->comm));
     float *scratch = NULL;
-    tamis_status status = prepare(r, step, &scratch);
-    status = agree_on_step(r, status, scratch);
+    tamis_status status = resync_prepare(r, step, &scratch);
+    status = resync_agree_on_step(r, status, scratch);
     tam_free(scratch);
     if (status == TAMIS_OK)
         *step = r->step;

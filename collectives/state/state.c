@@ -84,7 +84,7 @@ tamis_status tam_state_copy(const tamis_reducer *r, const float *vector, float *
     return tam_state_vector(r, vector, copy_piece, out, &hash);
 }
 
-static uint64_t hash_header(const tam_state_header *h) {
+static uint64_t state_hash_header(const tam_state_header *h) {
     return XXH3_64bits(h, offsetof(tam_state_header, header_hash));
 }
 
@@ -130,7 +130,7 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
     h->parts_hash = hash_parts(control, sizes.control);
     h->residual_hash = residual_hash;
     h->moments_hash = moments_hash;
-    h->header_hash = hash_header(h);
+    h->header_hash = state_hash_header(h);
 }
 
 /* -- in --------------------------------------------------------------------------------------- */
@@ -143,8 +143,8 @@ static bool is_foreign(const tamis_reducer *r, const tam_state_header *h) {
     return h->nranks != r->comm->nranks;
 }
 
-static tamis_status check_owner(const tamis_reducer *r, const tam_state_header *h, bool alone,
-                                const char *where) {
+static tamis_status state_check_owner(const tamis_reducer *r, const tam_state_header *h, bool alone,
+                                      const char *where) {
     char text[160];
     if (tam_config_handshake_differs(&r->handshake, h->fields, text, sizeof text))
         return tam_fail(TAMIS_E_FORMAT, "%s: it belongs to another reducer: %s", where, text);
@@ -190,9 +190,9 @@ tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_head
         return tam_state_refuse(where, "not a tamis state of this version");
     if (h->byte_order != BYTE_ORDER_MARK)
         return tam_state_refuse(where, "written on a machine with another byte order");
-    if (h->header_hash != hash_header(h))
+    if (h->header_hash != state_hash_header(h))
         return tam_state_refuse(where, "the header is damaged (checksum)");
-    TAM_TRY(check_owner(r, h, alone, where));
+    TAM_TRY(state_check_owner(r, h, alone, where));
     TAM_TRY(check_borders(r, h, where));
     if (!same_sizes(r, h))
         return tam_state_refuse(where, "its parts differ in size from this reducer's");

@@ -195,7 +195,7 @@ static tamis_status read_state(const tamis_reducer *r, const state_file *file, c
     return TAMIS_OK;
 }
 
-static tamis_status take(tamis_reducer *r, const content *c) {
+static tamis_status state_file_take(tamis_reducer *r, const content *c) {
     const float *second = r->first ? c->moments + r->layout->length : c->moments;
     TAM_TRY(tam_state_take_moments(r, r->first ? c->moments : NULL, r->second ? second : NULL));
     return tam_state_take(r, c->control, c->residual);
@@ -212,7 +212,7 @@ tamis_status tamis_reducer_load(tamis_reducer *r, const char *path) {
         return fail_io("open", path);
     tamis_status status = read_state(r, &file, &read);
     if (status == TAMIS_OK)
-        status = take(r, &read);
+        status = state_file_take(r, &read);
     tam_free(read.control);
     tam_free(read.residual);
     tam_free(read.moments);

@@ -8,14 +8,15 @@
 
 #include <math.h>
 
-static tamis_status check_arguments(const tamis_reducer *r, const void *memory, const char *call) {
+static tamis_status state_memory_check_arguments(const tamis_reducer *r, const void *memory,
+                                                 const char *call) {
     if (r && memory)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, r ? "memory" : "reducer");
 }
 
 tamis_status tamis_reducer_control_bytes(const tamis_reducer *r, size_t *out) {
-    TAM_TRY(check_arguments(r, out, "tamis_reducer_control_bytes"));
+    TAM_TRY(state_memory_check_arguments(r, out, "tamis_reducer_control_bytes"));
     *out = tam_state_sizes_of(r).control;
     return TAMIS_OK;
 }
@@ -28,7 +29,7 @@ static tamis_status pass_over(void *arg, size_t at, const void *piece, size_t by
 tamis_status tamis_reducer_save_control(tamis_reducer *r, void *memory, size_t bytes) {
     static const char call[] = "tamis_reducer_save_control";
     uint64_t hash = 0;
-    TAM_TRY(check_arguments(r, memory, call));
+    TAM_TRY(state_memory_check_arguments(r, memory, call));
     size_t needed = tam_state_sizes_of(r).control;
     if (bytes != needed)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: bytes is %zu, but this part of the state has %zu",
@@ -53,7 +54,7 @@ static tamis_status check_has_residual(const tamis_reducer *r, const char *call)
 
 tamis_status tamis_reducer_save_residual(tamis_reducer *r, float *out) {
     static const char call[] = "tamis_reducer_save_residual";
-    TAM_TRY(check_arguments(r, out, call));
+    TAM_TRY(state_memory_check_arguments(r, out, call));
     TAM_TRY(check_has_residual(r, call));
     TAM_TRY(tam_state_quiesce(r, call));
     return tam_state_copy(r, r->acc, out);

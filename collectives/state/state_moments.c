@@ -38,8 +38,8 @@ tamis_status tamis_reducer_save_moments(tamis_reducer *r, float *first, float *s
     return TAMIS_OK;
 }
 
-static tamis_status check_values(const tamis_reducer *r, const float *values, bool positive,
-                                 const char *which) {
+static tamis_status state_moments_check_values(const tamis_reducer *r, const float *values,
+                                               bool positive, const char *which) {
     for (uint64_t i = 0; values && i < r->layout->length; i++) {
         if (!isfinite(values[i]) || (positive && values[i] < 0.0f))
             return tam_fail(TAMIS_E_ARGUMENT,
@@ -58,8 +58,8 @@ tamis_status tamis_reducer_load_moments(tamis_reducer *r, const float *first, co
     if (passes == UINT64_MAX)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: passes is %llu, after which no more can be counted",
                         call, (unsigned long long)passes);
-    TAM_TRY(check_values(r, first, false, "first"));
-    TAM_TRY(check_values(r, second, true, "second"));
+    TAM_TRY(state_moments_check_values(r, first, false, "first"));
+    TAM_TRY(state_moments_check_values(r, second, true, "second"));
     TAM_TRY(tam_state_take_moments(r, first, second));
     r->passes = passes;
     return TAMIS_OK;

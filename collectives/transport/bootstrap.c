@@ -28,7 +28,7 @@ static const record *find_failure(const unsigned char *records, uint32_t nranks)
     return late;
 }
 
-static tamis_status accept(const unsigned char *records, uint32_t nranks) {
+static tamis_status bootstrap_accept(const unsigned char *records, uint32_t nranks) {
     (void)records;
     (void)nranks;
     return TAMIS_OK;
@@ -41,7 +41,7 @@ tamis_status tam_bootstrap(tamis_comm *bootstrap, const char *call, tamis_status
     memcpy(mine.token, token, TAM_TOKEN_BYTES);
     if (status != TAMIS_OK)
         snprintf(mine.sentence, sizeof mine.sentence, "%s", tamis_last_error());
-    TAM_TRY(tam_handshake_run(bootstrap, &mine, sizeof mine, accept, 0));
+    TAM_TRY(tam_handshake_run(bootstrap, &mine, sizeof mine, bootstrap_accept, 0));
     const record *failure = find_failure(bootstrap->records, bootstrap->nranks);
     if (failure)
         return tam_fail((tamis_status)failure->status, "%s: %.*s", call,

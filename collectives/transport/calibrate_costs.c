@@ -97,7 +97,7 @@ static void pass(float *restrict acc, float *restrict grad, size_t count) {
     }
 }
 
-static uint64_t check_of(const shown *s, uint64_t number) {
+static uint64_t calibrate_costs_check_of(const shown *s, uint64_t number) {
     return XXH3_64bits_withSeed(s, offsetof(shown, check), number);
 }
 
@@ -116,11 +116,11 @@ static double median(const samples *s) {
 static tamis_status exchange_times(tam_cost_calibration *m, tam_link *link) {
     double took_s = 0.0;
     m->own = (shown){m->took_s, 1e-9 * (double)(tam_clock_ns() - m->begin_ns), 0};
-    m->own.check = check_of(&m->own, ++m->nshown);
+    m->own.check = calibrate_costs_check_of(&m->own, ++m->nshown);
     TAM_TRY(link->transport->allgather(link->self, &m->own, sizeof m->own, m->all, &link->call));
     for (uint32_t r = 0; r < link->nranks; r++) {
         const shown *theirs = &m->all[r];
-        if (theirs->check != check_of(theirs, m->nshown))
+        if (theirs->check != calibrate_costs_check_of(theirs, m->nshown))
             return tam_fail(TAMIS_E_PROTOCOL,
                             "rank %u: the link measurements of rank %u arrived damaged", link->rank,
                             r);
@@ -134,7 +134,7 @@ static tamis_status exchange_times(tam_cost_calibration *m, tam_link *link) {
 }
 
 /* With a tag, as for a bucket that is summed whole. */
-static tamis_status sum(tam_cost_calibration *m, const point *p, tam_link *link) {
+static tamis_status calibrate_costs_sum(tam_cost_calibration *m, const point *p, tam_link *link) {
     tam_tag tag = {.rank = link->rank, .count = p->size};
     tam_tag_seal(&tag);
     link->call.tag = &tag;
@@ -146,7 +146,7 @@ static tamis_status sum(tam_cost_calibration *m, const point *p, tam_link *link)
 static tamis_status run_once(tam_cost_calibration *m, const point *p, tam_link *link) {
     const tam_transport *t = link->transport;
     if (p->kind == SUM)
-        return sum(m, p, link);
+        return calibrate_costs_sum(m, p, link);
     if (p->kind == GATHER)
         return t->allgather(link->self, m->grad, p->size, m->recv, &link->call);
     pass(m->acc, m->grad, p->size);
@@ -154,7 +154,7 @@ static tamis_status run_once(tam_cost_calibration *m, const point *p, tam_link *
 }
 
 /* The gradient has just been written, as when a step begins. */
-static tamis_status measure(tam_cost_calibration *m, size_t p, tam_link *link) {
+static tamis_status calibrate_costs_measure(tam_cost_calibration *m, size_t p, tam_link *link) {
     const point *now = &m->points[p];
     memset(m->grad, 0, now->kind == GATHER ? now->size : now->size * sizeof(float));
     uint64_t begin_ns = tam_clock_ns();
@@ -191,7 +191,7 @@ static bool affordable(const tam_cost_calibration *m, size_t p) {
 static tamis_status run_turn(tam_cost_calibration *m, uint32_t turn, tam_link *link) {
     for (size_t p = 0; p < POINTS; p++)
         if (turn <= m->points[p].turns && affordable(m, p))
-            TAM_TRY(measure(m, p, link));
+            TAM_TRY(calibrate_costs_measure(m, p, link));
     return TAMIS_OK;
 }
 
@@ -216,7 +216,7 @@ static tam_timing timing_of(const tam_cost_calibration *m, what kind) {
     return timing;
 }
 
-static tam_costs costs_of(const tam_cost_calibration *m, const tam_link_model *link) {
+static tam_costs calibrate_costs_of(const tam_cost_calibration *m, const tam_link_model *link) {
     const tamis_comm *comm = m->comm;
     tam_net net = tam_net_of_link(link, comm->nranks, comm->ranks_per_node);
     tam_costs costs;
@@ -238,13 +238,13 @@ static tam_costs fit_costs(tam_cost_calibration *m) {
         sums.seconds_per_byte = other ? gathers.seconds_per_byte : usual.seconds_per_byte;
     if (!other)
         gathers.seconds_per_byte = sums.seconds_per_byte;
-    tam_costs costs = costs_of(m, &gathers);
-    costs.sum = costs_of(m, &sums).sum;
+    tam_costs costs = calibrate_costs_of(m, &gathers);
+    costs.sum = calibrate_costs_of(m, &sums).sum;
     return costs;
 }
 
 /* Few repetitions were a few milliseconds each on a slow network, or on a busy machine. */
-static void conclude(tam_cost_calibration *m) {
+static void calibrate_costs_conclude(tam_cost_calibration *m) {
     const tam_curve *sum = &m->costs.sum, *gather = &m->costs.gather;
     if (m->samples[0].count >= TRUSTED) {
         draw(m, PASS, &m->costs.pass);
@@ -256,7 +256,7 @@ static void conclude(tam_cost_calibration *m) {
     tam_costs_complete(&m->costs, &usual);
 }
 
-static tamis_status run(tam_job *job, tam_link *link) {
+static tamis_status calibrate_costs_run(tam_job *job, tam_link *link) {
     tam_cost_calibration *m = (tam_cost_calibration *)(void *)job;
     m->begin_ns = tam_clock_ns();
     m->last = POINTS;
@@ -267,7 +267,7 @@ static tamis_status run(tam_job *job, tam_link *link) {
         for (uint32_t turn = TURNS; turn > 0; turn--)
             TAM_TRY(run_turn(m, turn, link));
     TAM_TRY(exchange_times(m, link)); /* the time of the last repetition */
-    conclude(m);
+    calibrate_costs_conclude(m);
     return TAMIS_OK;
 }
 
@@ -275,7 +275,7 @@ tamis_status tam_calibrate_costs_open(const tamis_comm *comm, tam_cost_calibrati
     tam_cost_calibration *m = tam_alloc(sizeof *m);
     *out = m;
     if (m) {
-        m->job.run = run;
+        m->job.run = calibrate_costs_run;
         m->job.purpose = "tamis_reducer_create";
         m->comm = comm;
         set_points(m);

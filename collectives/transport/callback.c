@@ -22,7 +22,7 @@ typedef struct callback {
     tam_alltoall_scratch runs;
 } callback;
 
-static tamis_status judge(const callback *self, tamis_status status, const char *what) {
+static tamis_status callback_judge(const callback *self, tamis_status status, const char *what) {
     bool passes = (int)status >= TAMIS_E_TIMEOUT && (int)status <= TAMIS_E_DEVICE;
     if (status == TAMIS_OK)
         return TAMIS_OK;
@@ -31,14 +31,14 @@ static tamis_status judge(const callback *self, tamis_status status, const char 
                     tamis_status_name(status));
 }
 
-static tamis_status call_allgather(const callback *self, const void *send, size_t bytes, void *recv,
-                                   tam_call *call) {
+static tamis_status callback_call_allgather(const callback *self, const void *send, size_t bytes,
+                                            void *recv, tam_call *call) {
     tamis_status poison = (tamis_status)atomic_load(call->poison);
     if (poison != TAMIS_OK)
         return tam_fail(poison, "rank %u: the communicator was abandoned", self->user.rank);
     tamis_status status = self->user.allgather(self->user.context, send, recv, bytes);
     call->wire_bytes += (uint64_t)bytes * (self->user.nranks - 1);
-    return judge(self, status, "all-gather");
+    return callback_judge(self, status, "all-gather");
 }
 
 static tamis_status gather_chunk(void *arg, const void *send, size_t bytes, const void **out,
@@ -46,7 +46,7 @@ static tamis_status gather_chunk(void *arg, const void *send, size_t bytes, cons
     callback *self = arg;
     *out = self->gathered;
     tam_seal(send, bytes, self->sealed);
-    TAM_TRY(call_allgather(self, self->sealed, bytes + TAM_SEAL, self->gathered, call));
+    TAM_TRY(callback_call_allgather(self, self->sealed, bytes + TAM_SEAL, self->gathered, call));
     return tam_unseal(self->user.rank, self->user.nranks, bytes, "the all-gather callback",
                       self->gathered);
 }
@@ -111,14 +111,14 @@ _Static_assert((int)TAMIS_TICKETS == (int)TAM_P2P_TICKETS, "callers have room fo
 static tamis_status post_callback(void *arg, uint32_t ticket, const tam_message *m) {
     callback *self = arg;
     const tamis_message message = {ticket, m->peer, m->channel, m->sends, m->memory, m->bytes};
-    return judge(self, self->user.post(self->user.context, &message), "post");
+    return callback_judge(self, self->user.post(self->user.context, &message), "post");
 }
 
 static tamis_status test_callback(void *arg, tam_done *done, uint32_t *count) {
     callback *self = arg;
     uint32_t tickets[TAMIS_TICKETS], n = 0;
     size_t bytes[TAMIS_TICKETS];
-    TAM_TRY(judge(self, self->user.test(self->user.context, tickets, bytes, &n), "test"));
+    TAM_TRY(callback_judge(self, self->user.test(self->user.context, tickets, bytes, &n), "test"));
     *count = 0;
     for (uint32_t i = 0; i < n && i < TAMIS_TICKETS; i++) {
         if (tickets[i] >= TAMIS_TICKETS)
@@ -155,7 +155,8 @@ static const tam_transport staged = {
 };
 
 /* Nothing is sent before the first step, so ranks need not call at the same time. */
-static tamis_status open_staged(callback *self, const tamis_comm_config *config, tamis_comm **out) {
+static tamis_status callback_open_staged(callback *self, const tamis_comm_config *config,
+                                         tamis_comm **out) {
     uint32_t rank = self->user.rank, nranks = self->user.nranks;
     tam_staged *made = NULL;
     const char *wanted = tam_setting_text(TAM_SETTING_PLAN);
@@ -165,7 +166,7 @@ static tamis_status open_staged(callback *self, const tamis_comm_config *config,
 
 /* -- creation --------------------------------------------------------------------------------- */
 
-static tamis_status check(const tamis_callbacks *user) {
+static tamis_status callback_check(const tamis_callbacks *user) {
     int messages = (user->post != NULL) + (user->test != NULL) + (user->cancel != NULL);
     if (messages > 0 && messages < 3)
         return tam_fail(TAMIS_E_ARGUMENT,
@@ -185,14 +186,14 @@ tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
     if (!callbacks || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_callback: callbacks or out is NULL");
     TAM_TRY(tam_struct_copy("tamis_callbacks", &user, sizeof user, FIRST_VERSION, callbacks));
-    TAM_TRY(check(&user));
+    TAM_TRY(callback_check(&user));
     TAM_TRY(tam_comm_timeout(config, &timeout_ns));
     callback *self = tam_alloc(sizeof *self);
     if (!self)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
     self->user = user;
     if (user.post)
-        return open_staged(self, config, out);
+        return callback_open_staged(self, config, out);
     self->sealed = tam_alloc(SEALED_CHUNK);
     self->gathered = tam_alloc_array(user.nranks, SEALED_CHUNK);
     if (!tam_alltoall_scratch_open(user.nranks, CHUNK * sizeof(float), &self->runs) ||

@@ -104,7 +104,7 @@ void tam_job_release(tam_job *job) {
     change_state(job, TAM_JOB_COMMITTED, TAM_JOB_RUNNING);
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) {
+static uint64_t comm_earlier(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
@@ -133,7 +133,7 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
         .self = &comm->recorded,
         .rank = comm->rank,
         .nranks = comm->nranks,
-        .call = {.deadline_ns = earlier(deadline_ns, latest_ns),
+        .call = {.deadline_ns = comm_earlier(deadline_ns, latest_ns),
                  .poison = &comm->poison,
                  .purpose = job->purpose,
                  .number = job->number,
@@ -179,7 +179,7 @@ static tam_job *take_job(tamis_comm *comm) {
     return job;
 }
 
-static void *drive(void *argument) {
+static void *comm_drive(void *argument) {
     tamis_comm *comm = argument;
     tam_thread_claim();
     for (tam_job *job; (job = take_job(comm));) {
@@ -216,8 +216,8 @@ static void run_until(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
         run_job(comm, take_job(comm), until_ns);
 }
 
-static void wait_for(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
-    until_ns = GRACE_NS + (job->deadline_ns ? earlier(until_ns, job->deadline_ns) : until_ns);
+static void comm_wait_for(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
+    until_ns = GRACE_NS + (job->deadline_ns ? comm_earlier(until_ns, job->deadline_ns) : until_ns);
     atomic_fetch_add(&comm->blocked, 1);
     pthread_mutex_lock(&comm->lock);
     while (atomic_load(&job->state) != TAM_JOB_DONE) {
@@ -249,7 +249,7 @@ uint64_t tam_comm_deadline(const tamis_comm *comm) {
 
 /* The job's thread may be anywhere, so the rank that it waits for is unknown; and it may have no
  * time to release the streams. */
-static void give_up(tamis_comm *comm, const tam_job *job, uint64_t begin_ns) {
+static void comm_give_up(tamis_comm *comm, const tam_job *job, uint64_t begin_ns) {
     const tam_call call = {.purpose = job->purpose, .number = job->number, .begin_ns = begin_ns};
     char waited[TAM_WAIT_TEXT], text[TAM_WAIT_TEXT + 96];
     snprintf(text, sizeof text, "rank %u%s, and the transport did not return by its deadline",
@@ -261,11 +261,11 @@ static void give_up(tamis_comm *comm, const tam_job *job, uint64_t begin_ns) {
 tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
     uint64_t begin_ns = tam_clock_ns();
     if (comm->threaded)
-        wait_for(comm, job, until_ns);
+        comm_wait_for(comm, job, until_ns);
     else
         run_until(comm, job, until_ns);
     if (atomic_load(&job->state) == TAM_JOB_ABANDONED) {
-        give_up(comm, job, begin_ns);
+        comm_give_up(comm, job, begin_ns);
         return tam_comm_check(comm);
     }
     atomic_store(&job->state, TAM_JOB_IDLE);
@@ -304,7 +304,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
     comm->recorded.flight->transport = transport->name;
     comm->recorded.flight->plan = comm->plan;
     comm->threaded = transport->capabilities & TAM_CAP_THREADED;
-    if (comm->threaded && !tam_thread_start(&comm->thread, drive, comm))
+    if (comm->threaded && !tam_thread_start(&comm->thread, comm_drive, comm))
         goto err_lock;
     tam_log(TAM_INFO, "communicator: rank %u of %u over %s%s", rank, nranks, transport->name,
             comm->threaded ? ", driven by a thread" : "");

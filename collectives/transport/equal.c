@@ -19,18 +19,18 @@ typedef struct record {
 
 _Static_assert(sizeof(record) <= TAM_RECORD_BYTES, "one rank's record fits");
 
-static const record *record_of(const unsigned char *records, uint32_t rank) {
+static const record *equal_record_of(const unsigned char *records, uint32_t rank) {
     return tam_handshake_record(records, rank);
 }
 
-static bool same(const record *a, const record *b) {
+static bool equal_same(const record *a, const record *b) {
     return a->bytes == b->bytes && XXH128_isEqual(a->hash, b->hash);
 }
 
 static uint32_t count_like(const unsigned char *records, uint32_t nranks, const record *like) {
     uint32_t count = 0;
     for (uint32_t r = 0; r < nranks; r++)
-        count += same(record_of(records, r), like);
+        count += equal_same(equal_record_of(records, r), like);
     return count;
 }
 
@@ -40,7 +40,7 @@ static uint32_t find_majority(const unsigned char *records, uint32_t nranks) {
     for (uint32_t r = 0; r < nranks; r++) {
         if (lead == 0)
             candidate = r;
-        bool like = same(record_of(records, r), record_of(records, candidate));
+        bool like = equal_same(equal_record_of(records, r), equal_record_of(records, candidate));
         lead = like ? lead + 1 : lead - 1;
     }
     return candidate;
@@ -52,7 +52,7 @@ static uint32_t list_odd(const unsigned char *records, uint32_t nranks, const re
     uint32_t first = nranks, count = 0;
     size_t used = 0;
     for (uint32_t r = 0; r < nranks; r++) {
-        if (same(record_of(records, r), like))
+        if (equal_same(equal_record_of(records, r), like))
             continue;
         first = first < nranks ? first : r;
         if (count++ < LISTED)
@@ -63,21 +63,21 @@ static uint32_t list_odd(const unsigned char *records, uint32_t nranks, const re
     return first;
 }
 
-static tamis_status judge(const unsigned char *records, uint32_t nranks) {
+static tamis_status equal_judge(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_handshake_failure(records, nranks, "check that all are equal"));
     uint32_t most = find_majority(records, nranks);
-    uint32_t count = count_like(records, nranks, record_of(records, most));
+    uint32_t count = count_like(records, nranks, equal_record_of(records, most));
     if (count == nranks)
         return TAMIS_OK;
     bool majority = 2 * (uint64_t)count > nranks;
-    const record *like = record_of(records, majority ? most : 0);
+    const record *like = equal_record_of(records, majority ? most : 0);
     char odd[128], others[64] = "rank 0 (no value has a majority)", lengths[96] = "";
     uint32_t first = list_odd(records, nranks, like, odd, sizeof odd);
     if (majority)
         snprintf(others, sizeof others, "the other %u", count);
-    if (record_of(records, first)->bytes != like->bytes)
+    if (equal_record_of(records, first)->bytes != like->bytes)
         snprintf(lengths, sizeof lengths, "; rank %u gave %llu bytes, they gave %llu", first,
-                 (unsigned long long)record_of(records, first)->bytes,
+                 (unsigned long long)equal_record_of(records, first)->bytes,
                  (unsigned long long)like->bytes);
     return tam_fail(TAMIS_E_MISMATCH, "tamis_comm_check_equal: rank(s)%s differ from %s%s", odd,
                     others, lengths);
@@ -94,7 +94,7 @@ tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t b
             comm->rank, bytes);
     else
         mine.hash = XXH3_128bits(data ? data : "", bytes);
-    return tam_handshake_run(comm, &mine, sizeof mine, judge, 0);
+    return tam_handshake_run(comm, &mine, sizeof mine, equal_judge, 0);
 }
 
 uint64_t tamis_hash(const void *data, size_t bytes) {

@@ -47,7 +47,7 @@ static tamis_status check_records(const record_job *b, const tam_link *link) {
 }
 
 /* A rank that failed has already logged why, so it does not log the verdict too. */
-static tamis_status run(tam_job *job, tam_link *link) {
+static tamis_status handshake_run(tam_job *job, tam_link *link) {
     record_job *b = (record_job *)(void *)job;
     TAM_TRY(
         link->transport->allgather(link->self, b->mine, sizeof b->mine, b->records, &link->call));
@@ -66,8 +66,9 @@ tamis_status tam_handshake_run(tamis_comm *comm, const void *mine, size_t bytes,
     snprintf(sentence, sizeof sentence, "%s", own != TAMIS_OK ? tamis_last_error() : "");
 
     record_job *b = (record_job *)(void *)comm->job_memory;
-    *b = (record_job){
-        .job = {.run = run, .deadline_ns = deadline_ns}, .records = comm->records, .judge = judge};
+    *b = (record_job){.job = {.run = handshake_run, .deadline_ns = deadline_ns},
+                      .records = comm->records,
+                      .judge = judge};
     memcpy(b->mine, mine, bytes);
     b->job.purpose = ((const tam_handshake_header *)(const void *)b->mine)->call;
     tamis_status status = tam_comm_run(comm, &b->job);
@@ -85,7 +86,8 @@ tamis_status tam_handshake_failure(const unsigned char *records, uint32_t nranks
     return TAMIS_OK;
 }
 
-static uint64_t word(const unsigned char *records, uint32_t rank, const tam_handshake_field *f) {
+static uint64_t handshake_word(const unsigned char *records, uint32_t rank,
+                               const tam_handshake_field *f) {
     uint64_t value;
     memcpy(&value, records + (size_t)rank * TAM_RECORD_BYTES + f->at, sizeof value);
     return value;
@@ -105,7 +107,7 @@ static void print_word(uint64_t value, const tam_handshake_field *f, char *text,
 tamis_status tam_handshake_compare(const unsigned char *records, uint32_t a, uint32_t b,
                                    const tam_handshake_field *field) {
     char first[32], other[32];
-    uint64_t one = word(records, a, field), two = word(records, b, field);
+    uint64_t one = handshake_word(records, a, field), two = handshake_word(records, b, field);
     if (one == two)
         return TAMIS_OK;
     print_word(one, field, first, sizeof first);

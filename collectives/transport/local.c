@@ -33,7 +33,7 @@ static uint32_t first_missing(const tam_hub *h) {
     return r;
 }
 
-static void warn_late(const tam_hub *h, uint32_t rank, tam_call *call) {
+static void local_warn_late(const tam_hub *h, uint32_t rank, tam_call *call) {
     char missing[128];
     tam_hub_list(h, h->here, false, missing, sizeof missing);
     tam_wait_warn(call, rank, missing, first_missing(h));
@@ -53,7 +53,7 @@ static void await_generation(tam_local *self, uint64_t generation, tam_call *cal
         if (rc != ETIMEDOUT || h->generation != generation || h->broken != TAMIS_OK)
             continue;
         if (late_ns < call->deadline_ns)
-            warn_late(h, self->rank, call);
+            local_warn_late(h, self->rank, call);
         else
             break_by_deadline(h, self->rank, call);
     }
@@ -92,7 +92,7 @@ static tamis_status barrier(tam_local *self, bool reads, tam_call *call) {
     return status == TAMIS_OK ? TAMIS_OK : tam_fail(status, "rank %u: %s", self->rank, cause);
 }
 
-static tamis_status compare(const tam_local *self, uint32_t r, tam_call *call) {
+static tamis_status local_compare(const tam_local *self, uint32_t r, tam_call *call) {
     const tam_posting *mine = &self->hub->posted[self->rank], *theirs = &self->hub->posted[r];
     if (mine->tagged && theirs->tagged)
         TAM_TRY(tam_tag_check(call, r, &theirs->tag));
@@ -107,7 +107,7 @@ static tamis_status compare(const tam_local *self, uint32_t r, tam_call *call) {
 }
 
 /* If postings differ, all ranks find that, and none has read another's memory. */
-static tamis_status post(tam_local *self, tam_posting mine, tam_call *call) {
+static tamis_status local_post(tam_local *self, tam_posting mine, tam_call *call) {
     tamis_status status = TAMIS_OK;
     mine.tagged = call->tag != NULL;
     if (mine.tagged)
@@ -115,7 +115,7 @@ static tamis_status post(tam_local *self, tam_posting mine, tam_call *call) {
     self->hub->posted[self->rank] = mine;
     TAM_TRY(barrier(self, true, call));
     for (uint32_t r = 0; r < self->hub->nranks && status == TAMIS_OK; r++)
-        status = compare(self, r, call);
+        status = local_compare(self, r, call);
     if (status == TAMIS_OK)
         return TAMIS_OK;
     char sentence[256];
@@ -127,8 +127,8 @@ static tamis_status post(tam_local *self, tam_posting mine, tam_call *call) {
 tamis_status tam_local_allgather(void *arg, const void *send, size_t bytes, void *recv,
                                  tam_call *call) {
     tam_local *self = arg;
-    TAM_TRY(
-        post(self, (tam_posting){.call = "an all-gather", .memory = send, .bytes = bytes}, call));
+    TAM_TRY(local_post(self, (tam_posting){.call = "an all-gather", .memory = send, .bytes = bytes},
+                       call));
     for (uint32_t r = 0; r < self->hub->nranks; r++)
         memcpy((char *)recv + r * bytes, self->hub->posted[r].memory, bytes);
     call->wire_bytes += (uint64_t)bytes * (self->hub->nranks - 1);
@@ -173,7 +173,7 @@ tamis_status tam_local_allreduce_sum(void *arg, float *values, size_t count, tam
     tam_local *self = arg;
     uint32_t nranks = self->hub->nranks;
     tam_posting mine = {.call = "a sum", .memory = values, .bytes = count * sizeof values[0]};
-    TAM_TRY(post(self, mine, call));
+    TAM_TRY(local_post(self, mine, call));
     sum_shard(self, values, tam_shard_begin(count, self->rank, nranks),
               tam_shard_begin(count, self->rank + 1, nranks));
     return take_shards(self, values, count, call);
@@ -183,8 +183,8 @@ tamis_status tam_local_alltoall(void *arg, const void *send, const size_t *send_
                                 const size_t *recv_at, tam_call *call) {
     tam_local *self = arg;
     uint32_t rank = self->rank, nranks = self->hub->nranks, odd = nranks;
-    TAM_TRY(
-        post(self, (tam_posting){.call = "an all-to-all", .memory = send, .at = send_at}, call));
+    TAM_TRY(local_post(self, (tam_posting){.call = "an all-to-all", .memory = send, .at = send_at},
+                       call));
     for (uint32_t r = 0; r < nranks; r++) {
         const tam_posting *theirs = &self->hub->posted[r];
         size_t length = theirs->at[rank + 1] - theirs->at[rank];

@@ -77,7 +77,7 @@ static const char *say(const tam_left *left, char text[TEXT]) {
     return text;
 }
 
-static void differ(const tam_local *self, const tam_left *left) {
+static void local_shrink_differ(const tam_local *self, const tam_left *left) {
     const tam_rendezvous *m = &self->hub->rendezvous;
     char theirs[TEXT], ours[TEXT], cause[128 + 2 * TEXT];
     tam_hub_list(self->hub, m->left, true, theirs, sizeof theirs);
@@ -110,7 +110,7 @@ static bool is_complete(const tam_hub *h, uint64_t now_ns, bool *gone) {
 }
 
 /* Those that have come go on. */
-static void agree(tam_hub *h) {
+static void local_shrink_agree(tam_hub *h) {
     tam_rendezvous *m = &h->rendezvous;
     tamis_status status = tam_hub_open(h->transport, m->ncame, m->ncame, &m->next);
     if (status != TAMIS_OK) {
@@ -142,7 +142,7 @@ static void await_change(tam_hub *h, uint64_t now_ns) {
     pthread_cond_timedwait(&h->changed, &h->lock, &until);
 }
 
-static void await_end(tam_local *self, uint32_t failed) {
+static void local_shrink_await_end(tam_local *self, uint32_t failed) {
     tam_hub *h = self->hub;
     tam_rendezvous *m = &h->rendezvous;
     bool gone;
@@ -150,7 +150,7 @@ static void await_end(tam_local *self, uint32_t failed) {
         uint64_t now_ns = tam_clock_ns();
         bool late = now_ns >= m->until_ns;
         if (is_complete(h, now_ns, &gone) || (late && !m->listed))
-            agree(h);
+            local_shrink_agree(h);
         else if (gone)
             refuse_incomplete(h, TAMIS_E_ABORTED, "destroyed the communicator");
         else if (late)
@@ -195,12 +195,12 @@ static tamis_status rendezvous(tam_local *self, const tam_left *left) {
     if (m->ncame == 0)
         be_first(self, left);
     if (!says_the_same(m, left, h->nranks))
-        differ(self, left);
+        local_shrink_differ(self, left);
     else {
         m->came[self->rank] = true;
         m->ncame++;
         pthread_cond_broadcast(&h->changed);
-        await_end(self, failed);
+        local_shrink_await_end(self, failed);
     }
     return m->failed == failed ? TAMIS_OK : report_verdict(self);
 }

@@ -48,7 +48,7 @@ static bool is_death(int code) {
 }
 
 /* For example a message longer than its buffer: its sender is in another call. */
-static tamis_status explain(const tam_mpi *self, int count) {
+static tamis_status mpi_explain(const tam_mpi *self, int count) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int i = 0, length = 0;
     while (i < count - 1 && self->statuses[i].MPI_ERROR == MPI_SUCCESS)
@@ -73,7 +73,7 @@ static tamis_status test_mpi(void *arg, tam_done *done, uint32_t *count) {
     for (int i = 0; i < 2 && n == 0; i++) {
         int code = MPI_Testsome(TAM_P2P_TICKETS, self->requests, &n, self->done, self->statuses);
         if (code == MPI_ERR_IN_STATUS)
-            return explain(self, n);
+            return mpi_explain(self, n);
         TAM_TRY(tam_mpi_check(self, code, "MPI_Testsome"));
     }
     *count = n == MPI_UNDEFINED ? 0 : (uint32_t)n;

@@ -76,8 +76,8 @@ static tam_mpi *new_mpi(MPI_Comm comm, bool multiple) {
     return self;
 }
 
-static tamis_status open_staged(tam_mpi *self, uint64_t deadline_ns,
-                                const tamis_comm_config *config, tamis_comm **out) {
+static tamis_status mpi_open_staged(tam_mpi *self, uint64_t deadline_ns,
+                                    const tamis_comm_config *config, tamis_comm **out) {
     uint32_t rank = (uint32_t)self->rank, nranks = (uint32_t)self->nranks;
     tam_staged *staged = NULL;
     const char *wanted = tam_setting_text(TAM_SETTING_PLAN);
@@ -92,7 +92,7 @@ tamis_status tam_mpi_open(MPI_Comm own, bool multiple, uint64_t deadline_ns,
     if (!self)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
     self->comm = own;
-    return open_staged(self, deadline_ns, config, out);
+    return mpi_open_staged(self, deadline_ns, config, out);
 }
 
 tamis_status tamis_comm_create_mpi_of(const char *built_with, const void *handle,
@@ -128,5 +128,5 @@ tamis_status tamis_comm_create_mpi_of(const char *built_with, const void *handle
         tam_free(self);
         return status;
     }
-    return open_staged(self, deadline_ns, config, out);
+    return mpi_open_staged(self, deadline_ns, config, out);
 }

@@ -75,8 +75,8 @@ static tamis_status late(const tam_mpi *self, const char *what) {
 
 /* All that live give a flag, and all of them get the same: the AND of all, whoever dies meanwhile.
  * The code only tells of deaths, and they are no surprise here. */
-static tamis_status agree(const tam_mpi *self, int flag, const char *what, uint64_t deadline_ns,
-                          int *out) {
+static tamis_status mpi_shrink_agree(const tam_mpi *self, int flag, const char *what,
+                                     uint64_t deadline_ns, int *out) {
     tam_mpi_parting *p = self->parting;
     int done = 0;
     if (!p->asked) {
@@ -146,8 +146,8 @@ static void translate(const tam_mpi_parting *p, int nranks, uint32_t *ranks) {
     MPI_Group_free(&new);
 }
 
-static tamis_status check_list(const tam_mpi *self, const tam_left *left, const uint32_t *ranks,
-                               uint32_t nranks) {
+static tamis_status mpi_shrink_check_list(const tam_mpi *self, const tam_left *left,
+                                          const uint32_t *ranks, uint32_t nranks) {
     if (!left->ranks ||
         (left->nranks == nranks && memcmp(left->ranks, ranks, nranks * sizeof ranks[0]) == 0))
         return TAMIS_OK;
@@ -158,7 +158,8 @@ static tamis_status check_list(const tam_mpi *self, const tam_left *left, const 
 }
 
 /* @param out  [out]  NULL: none was made */
-static tamis_status open_left(const tam_mpi *self, const tam_left *left, tamis_comm **out) {
+static tamis_status mpi_shrink_open_left(const tam_mpi *self, const tam_left *left,
+                                         tamis_comm **out) {
     tam_mpi_parting *p = self->parting;
     int nranks = 0;
     MPI_Comm_set_errhandler(p->left, MPI_ERRORS_RETURN);
@@ -167,7 +168,7 @@ static tamis_status open_left(const tam_mpi *self, const tam_left *left, tamis_c
     if (!ranks)
         return tam_fail(TAMIS_E_NOMEM, "rank %d: %s: no memory", self->rank, call);
     translate(p, nranks, ranks);
-    tamis_status own = check_list(self, left, ranks, (uint32_t)nranks);
+    tamis_status own = mpi_shrink_check_list(self, left, ranks, (uint32_t)nranks);
     tamis_status status =
         tam_mpi_open(p->left, self->threaded, left->deadline_ns, left->config, out);
     if (status == TAMIS_OK)
@@ -181,7 +182,7 @@ static tamis_status open_left(const tam_mpi *self, const tam_left *left, tamis_c
 }
 
 /* The others may still rely on a communicator that not all have. */
-static void drop(tam_mpi_parting *p) {
+static void mpi_shrink_drop(tam_mpi_parting *p) {
     if (!p->made)
         return;
     MPIX_Comm_revoke(p->left);
@@ -191,20 +192,20 @@ static void drop(tam_mpi_parting *p) {
 }
 
 /* @param own  of this rank so far, with its sentence */
-static tamis_status end_together(tam_mpi *self, tamis_status own, tamis_comm **out) {
+static tamis_status mpi_shrink_end_together(tam_mpi *self, tamis_status own, tamis_comm **out) {
     tam_mpi_parting *p = self->parting;
     char sentence[512];
     int all = 0;
     snprintf(sentence, sizeof sentence, "%s", own != TAMIS_OK ? tamis_last_error() : "");
     p->phase = AGREE;
-    TAM_TRY(agree(self, own == TAMIS_OK, "its end", tam_clock_ns() + GRACE_NS, &all));
+    TAM_TRY(mpi_shrink_agree(self, own == TAMIS_OK, "its end", tam_clock_ns() + GRACE_NS, &all));
     p->phase = GATHER;
     if (all && p->made) {
         *out = p->made;
         p->made = NULL;
         return TAMIS_OK;
     }
-    drop(p);
+    mpi_shrink_drop(p);
     if (own != TAMIS_OK)
         return tam_pass(own, sentence);
     return tam_fail(TAMIS_E_TRANSPORT, "rank %d: %s: another rank could not go on; call it again",
@@ -221,12 +222,13 @@ tamis_status tam_mpi_shrink(void *arg, const tam_left *left, tamis_comm **out) {
     tam_comm_revoke(left->comm);
     MPIX_Comm_revoke(p->old);
     if (p->phase == AGREE)
-        return end_together(self, TAMIS_OK, out); /* what this rank said then is what counts */
+        return mpi_shrink_end_together(self, TAMIS_OK,
+                                       out); /* what this rank said then is what counts */
     if (p->phase == GATHER)
-        TAM_TRY(agree(self, 1, "gathering the ranks", left->deadline_ns, &flag));
+        TAM_TRY(mpi_shrink_agree(self, 1, "gathering the ranks", left->deadline_ns, &flag));
     p->phase = SHRINK;
     TAM_TRY(shrink_old(self, left->deadline_ns));
-    return end_together(self, open_left(self, left, &p->made), out);
+    return mpi_shrink_end_together(self, mpi_shrink_open_left(self, left, &p->made), out);
 }
 
 #else

@@ -32,19 +32,19 @@ static const char *running(void) {
     return ""; /* not compared */
 }
 
-static bool differ(const char *a, const char *b) {
+static bool mpi_world_differ(const char *a, const char *b) {
     return *a && *b && strcmp(a, b) != 0;
 }
 
 tamis_status tam_mpi_meant(const char *program) {
     const char *library = TAMIS_MPI_BUILT_WITH, *present = running();
     bool neutral = library[0] == '\0' || strstr(library, "ABI"); /* any MPI may stand behind it */
-    if (differ(program, library))
+    if (mpi_world_differ(program, library))
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "tamis_comm_create_mpi: the program was compiled with the mpi.h of %s, "
                         "libtamis with that of %s; build both with the same mpicc",
                         program, library);
-    if (!neutral && differ(library, present))
+    if (!neutral && mpi_world_differ(library, present))
         return tam_fail(
             TAMIS_E_UNSUPPORTED,
             "tamis_comm_create_mpi: libtamis was built with %s, but the process runs "

@@ -121,8 +121,8 @@ static tam_call limit_now(const tam_nccl *self) {
         .deadline_ns = now_ns + self->timeout_ns, .poison = &no_poison, .begin_ns = now_ns};
 }
 
-static tamis_status stream_allgather(void *arg, const tam_members *among, size_t bytes, void *recv,
-                                     void *stream) {
+static tamis_status nccl_stream_allgather(void *arg, const tam_members *among, size_t bytes,
+                                          void *recv, void *stream) {
     tam_nccl *self = arg;
     tam_call call = limit_now(self);
     const char *own = (const char *)recv + among->member * bytes;
@@ -134,16 +134,16 @@ static tamis_status stream_allgather(void *arg, const tam_members *among, size_t
     return post_on(self, among, (outgoing){own, 0}, bytes, recv, stream, &call);
 }
 
-static tamis_status stream_alltoall(void *arg, const tam_members *among, const void *send,
-                                    size_t bytes, void *recv, void *stream) {
+static tamis_status nccl_stream_alltoall(void *arg, const tam_members *among, const void *send,
+                                         size_t bytes, void *recv, void *stream) {
     tam_nccl *self = arg;
     tam_call call = limit_now(self);
     record_capture(self, stream);
     return bytes == 0 ? TAMIS_OK : exchange_on(self, among, send, bytes, recv, stream, &call);
 }
 
-static tamis_status stream_allreduce(void *arg, const float *send, size_t count, float *recv,
-                                     void *stream) {
+static tamis_status nccl_stream_allreduce(void *arg, const float *send, size_t count, float *recv,
+                                          void *stream) {
     tam_nccl *self = arg;
     tam_call call = limit_now(self);
     record_capture(self, stream);
@@ -156,16 +156,16 @@ static tamis_status poll_nccl(void *arg) {
 }
 
 const tam_stream_transport tam_nccl_stream = {
-    .allgather = stream_allgather,
-    .alltoall = stream_alltoall,
-    .allreduce = stream_allreduce,
+    .allgather = nccl_stream_allgather,
+    .alltoall = nccl_stream_alltoall,
+    .allreduce = nccl_stream_allreduce,
     .poll = poll_nccl,
 };
 
 /* -- from and to host memory ------------------------------------------------------------------ */
 
 /* All-gather `bytes` of every rank, at most `capacity`, within pinned memory. */
-static tamis_status send_piece(tam_nccl *self, size_t bytes, const tam_call *call) {
+static tamis_status nccl_send_piece(tam_nccl *self, size_t bytes, const tam_call *call) {
     char *own = self->memory + self->rank * bytes;
     cudaError_t code =
         cudaMemcpyAsync(own, self->pinned, bytes, cudaMemcpyHostToDevice, self->stream);
@@ -190,7 +190,7 @@ tamis_status tam_nccl_gather_piece(void *arg, const void *send, size_t bytes, co
     if (code != cudaSuccess)
         return tam_nccl_cuda_failed(self, code, "choosing the device");
     tam_seal(send, bytes, self->pinned);
-    tamis_status status = send_piece(self, bytes + TAM_SEAL, call);
+    tamis_status status = nccl_send_piece(self, bytes + TAM_SEAL, call);
     tam_nccl_leave(&before);
     if (status != TAMIS_OK)
         tam_nccl_abort(self);

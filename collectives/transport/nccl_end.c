@@ -143,7 +143,7 @@ static bool await_dry_stream(const tam_nccl *self) {
 }
 
 /* @return whether NCCL holds nothing of ours any more */
-static bool await_end(tam_nccl *self, int clean) {
+static bool nccl_end_await_end(tam_nccl *self, int clean) {
     bool ended =
         tam_nccl_await_helper(self, tam_clock_ns() + END_NS + (clean ? self->timeout_ns : 0));
     if (ended && self->quiet) {
@@ -163,7 +163,7 @@ void tam_nccl_close(void *arg, int clean) {
     bool entered = tam_nccl_enter(self, &before) == cudaSuccess;
     if (self->comm)
         begin_end(self, clean ? finalize_comm : abort_comm);
-    if (!self->comm || await_end(self, clean))
+    if (!self->comm || nccl_end_await_end(self, clean))
         tam_nccl_free(self);
     else
         tam_log(TAM_WARN,

@@ -11,8 +11,8 @@
 _Static_assert(sizeof(ncclUniqueId) == TAM_TOKEN_BYTES, "NCCL's name for the group is the token");
 
 /* What this rank can do without the others. */
-static tamis_status prepare(const tamis_comm *bootstrap, const tamis_comm_config *config,
-                            ncclUniqueId *id, tam_nccl **out) {
+static tamis_status nccl_open_prepare(const tamis_comm *bootstrap, const tamis_comm_config *config,
+                                      ncclUniqueId *id, tam_nccl **out) {
     uint64_t timeout_ns;
     tamis_status status = tam_comm_timeout(config, &timeout_ns);
     if (status != TAMIS_OK)
@@ -41,7 +41,8 @@ static tamis_status join_group(tam_nccl *self, const tamis_comm *bootstrap,
     return tam_nccl_find_link(self, &call);
 }
 
-static tamis_status join(tam_nccl *self, const tamis_comm *bootstrap, const ncclUniqueId *id) {
+static tamis_status nccl_open_join(tam_nccl *self, const tamis_comm *bootstrap,
+                                   const ncclUniqueId *id) {
     tam_nccl_mode before;
     cudaError_t code = tam_nccl_enter(self, &before);
     if (code != cudaSuccess)
@@ -71,11 +72,11 @@ tamis_status tamis_comm_create_nccl(tamis_comm *bootstrap, const tamis_comm_conf
     ncclUniqueId id = {{0}};
     if (!bootstrap)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_nccl: bootstrap is NULL");
-    tamis_status status = out ? prepare(bootstrap, config, &id, &self)
+    tamis_status status = out ? nccl_open_prepare(bootstrap, config, &id, &self)
                               : tam_fail(TAMIS_E_ARGUMENT, "rank %u: out is NULL", bootstrap->rank);
     status = tam_bootstrap(bootstrap, "tamis_comm_create_nccl", status, &id);
     if (status == TAMIS_OK) {
-        status = join(self, bootstrap, &id);
+        status = nccl_open_join(self, bootstrap, &id);
         if (status == TAMIS_OK) {
             status = tam_comm_open(&transport, self, self->rank, self->nranks, config, &comm);
             self = NULL; /* tam_comm_open has taken it, even on failure */

@@ -34,7 +34,7 @@ static ncclResult_t make_child(tam_nccl *self, tam_nccl_parting *p) {
 }
 
 /* Only an abort of the old one ends a making that waits. The child may then exist, half made. */
-static void part(tam_nccl *self) {
+static void nccl_shrink_part(tam_nccl *self) {
     tam_nccl_parting *p = &self->parting;
     p->code = tam_nccl_wait_done(self->comm, make_child(self, p), p->deadline_ns);
     if (p->code == ncclSuccess && p->child)
@@ -49,7 +49,7 @@ static void part(tam_nccl *self) {
 
 /* -- what can be known before ----------------------------------------------------------------- */
 
-static tamis_status check(const tam_nccl *self, const tam_left *left) {
+static tamis_status nccl_shrink_check(const tam_nccl *self, const tam_left *left) {
     if (!left->ranks)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "rank %u: tamis_shrink.ranks is NULL: NCCL cannot find out who is left; "
@@ -89,7 +89,7 @@ static bool list_excluded(const tam_left *left, tam_nccl_parting *p) {
     return true;
 }
 
-static uint32_t new_rank_of(const tam_left *left) {
+static uint32_t nccl_shrink_new_rank_of(const tam_left *left) {
     uint32_t rank = 0;
     while (left->ranks[rank] != left->comm->rank)
         rank++;
@@ -110,7 +110,7 @@ static tamis_status await_quiet(tam_nccl *self, uint64_t deadline_ns) {
     return TAMIS_OK;
 }
 
-static tamis_status explain(const tam_nccl *self, const tam_nccl_parting *p) {
+static tamis_status nccl_shrink_explain(const tam_nccl *self, const tam_nccl_parting *p) {
     if (p->code == ncclInProgress || p->code == ncclSuccess)
         return tam_fail(TAMIS_E_TIMEOUT,
                         "rank %u: %s: not all ranks of the list came to NCCL by the deadline, or "
@@ -120,11 +120,11 @@ static tamis_status explain(const tam_nccl *self, const tam_nccl_parting *p) {
                     self->rank, call, ncclGetErrorString(p->code), p->words);
 }
 
-static tamis_status make(tam_nccl *self, uint64_t deadline_ns, ncclComm_t *out) {
+static tamis_status nccl_shrink_make(tam_nccl *self, uint64_t deadline_ns, ncclComm_t *out) {
     tam_nccl_parting *p = &self->parting;
     p->deadline_ns = deadline_ns;
     p->done = true;
-    if (!tam_nccl_send_helper(self, part))
+    if (!tam_nccl_send_helper(self, nccl_shrink_part))
         return tam_fail(TAMIS_E_NOMEM, "rank %u: %s: no thread", self->rank, call);
     if (!tam_nccl_await_helper(self, deadline_ns + GRACE_NS))
         return tam_fail(TAMIS_E_TIMEOUT,
@@ -132,7 +132,7 @@ static tamis_status make(tam_nccl *self, uint64_t deadline_ns, ncclComm_t *out) 
                         call);
     *out = p->child;
     p->child = NULL;
-    return *out ? TAMIS_OK : explain(self, p);
+    return *out ? TAMIS_OK : nccl_shrink_explain(self, p);
 }
 
 /* @param made  [out]  to be closed, even after a failure, unless it is NULL */
@@ -144,13 +144,13 @@ static tamis_status make_working(tam_nccl *self, const tam_left *left, tam_nccl 
     uint64_t timeout_ns;
     TAM_TRY(tam_comm_timeout(left->config, &timeout_ns));
     TAM_TRY(await_quiet(self, left->deadline_ns)); /* before cudaMalloc, which waits for kernels */
-    TAM_TRY(tam_nccl_take(new_rank_of(left), left->nranks, timeout_ns, made));
-    TAM_TRY(make(self, left->deadline_ns, &(*made)->comm));
+    TAM_TRY(tam_nccl_take(nccl_shrink_new_rank_of(left), left->nranks, timeout_ns, made));
+    TAM_TRY(nccl_shrink_make(self, left->deadline_ns, &(*made)->comm));
     TAM_TRY(tam_nccl_warm_up(*made, &limit));
     return tam_nccl_find_link(*made, &limit);
 }
 
-static tamis_status open_left(tam_nccl *made, const tam_left *left, tamis_comm **out) {
+static tamis_status nccl_shrink_open_left(tam_nccl *made, const tam_left *left, tamis_comm **out) {
     tamis_comm *comm = NULL;
     TAM_TRY(
         tam_comm_open(left->comm->transport, made, made->rank, made->nranks, left->config, &comm));
@@ -167,7 +167,7 @@ static tamis_status open_left(tam_nccl *made, const tam_left *left, tamis_comm *
 tamis_status tam_nccl_shrink(void *arg, const tam_left *left, tamis_comm **out) {
     tam_nccl *self = arg, *made = NULL;
     tam_nccl_mode before;
-    TAM_TRY(check(self, left));
+    TAM_TRY(nccl_shrink_check(self, left));
     if (!list_excluded(left, &self->parting))
         return tam_fail(TAMIS_E_NOMEM, "rank %u: %s: no memory to list the ranks", self->rank,
                         call);
@@ -177,7 +177,7 @@ tamis_status tam_nccl_shrink(void *arg, const tam_left *left, tamis_comm **out) 
         return tam_nccl_cuda_failed(self, code, "choosing the device");
     tamis_status status = make_working(self, left, &made);
     if (status == TAMIS_OK) {
-        status = open_left(made, left, out);
+        status = nccl_shrink_open_left(made, left, out);
         made = NULL;
     }
     if (made)

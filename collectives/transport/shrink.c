@@ -49,7 +49,7 @@ static const tam_handshake_field same[] = {
 };
 
 /* Ranks of equal lists may still have the wrong ranks in the new network. */
-static tamis_status judge(const unsigned char *records, uint32_t nranks) {
+static tamis_status shrink_judge(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_handshake_failure(records, nranks, "go on with the ranks that are left"));
     TAM_TRY(tam_handshake_same(records, nranks, same, sizeof same / sizeof same[0]));
     for (uint32_t r = 1; r < nranks; r++) {
@@ -82,14 +82,14 @@ tamis_status tam_shrink_compare(tamis_comm *comm, const tam_left *left, tamis_st
                            .nranks = left->comm->nranks,
                            .list = left->ranks ? XXH3_64bits(left->ranks, bytes) : 0,
                            .group = comm->recorded.flight->group};
-    TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, judge, left->deadline_ns));
+    TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, shrink_judge, left->deadline_ns));
     join_recorders(comm);
     return TAMIS_OK;
 }
 
 /* -- public ----------------------------------------------------------------------------------- */
 
-static tamis_status check_list(const tamis_comm *comm, const tamis_shrink *how) {
+static tamis_status shrink_check_list(const tamis_comm *comm, const tamis_shrink *how) {
     bool own = false;
     if (!how->ranks != (how->nranks == 0))
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_shrink: ranks is %sNULL, but nranks is %u",
@@ -114,7 +114,7 @@ static tamis_status check_list(const tamis_comm *comm, const tamis_shrink *how) 
     return TAMIS_OK;
 }
 
-static void log_ranks(const tamis_comm *old, const tamis_comm *comm) {
+static void shrink_log_ranks(const tamis_comm *old, const tamis_comm *comm) {
     enum { REST = 24 };
     char gone[128];
     size_t used = 0;
@@ -143,7 +143,7 @@ tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrink *how, tamis_
         return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, comm ? "smaller" : "comm");
     if (how)
         TAM_TRY(tam_struct_copy("tamis_shrink", &own, sizeof own, sizeof own, how));
-    TAM_TRY(check_list(comm, &own));
+    TAM_TRY(shrink_check_list(comm, &own));
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     config.timeout_ms = (uint32_t)(comm->timeout_ns / 1000000u);
     const tam_left left = {.comm = comm,
@@ -155,7 +155,7 @@ tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrink *how, tamis_
     TAM_TRY(comm->transport->shrink(comm->self, &left, &made));
     made->generation = comm->generation + 1;
     atomic_store(&made->waiting, atomic_load(&comm->waiting));
-    log_ranks(comm, made);
+    shrink_log_ranks(comm, made);
     *smaller = made;
     return TAMIS_OK;
 }

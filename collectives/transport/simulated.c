@@ -67,7 +67,7 @@ static double uniform(tam_sim *s) {
 
 /* -- the queue of events ---------------------------------------------------------------------- */
 
-static bool earlier(const parcel *a, const parcel *b) {
+static bool simulated_earlier(const parcel *a, const parcel *b) {
     return a->at < b->at || (a->at == b->at && a->order < b->order);
 }
 
@@ -84,7 +84,7 @@ static bool push_parcel(tam_sim *s, parcel *p) {
         s->capacity = capacity;
     }
     size_t i = s->count++;
-    for (; i > 0 && earlier(p, s->heap[(i - 1) / 2]); i = (i - 1) / 2)
+    for (; i > 0 && simulated_earlier(p, s->heap[(i - 1) / 2]); i = (i - 1) / 2)
         s->heap[i] = s->heap[(i - 1) / 2];
     s->heap[i] = p;
     s->counts.most_in_flight =
@@ -96,9 +96,9 @@ static parcel *pop_parcel(tam_sim *s) {
     parcel *top = s->heap[0], *last = s->heap[--s->count];
     size_t i = 0;
     for (size_t child = 1; child < s->count; child = 2 * i + 1) {
-        if (child + 1 < s->count && earlier(s->heap[child + 1], s->heap[child]))
+        if (child + 1 < s->count && simulated_earlier(s->heap[child + 1], s->heap[child]))
             child++;
-        if (!earlier(s->heap[child], last))
+        if (!simulated_earlier(s->heap[child], last))
             break;
         s->heap[i] = s->heap[child];
         i = child;
@@ -173,7 +173,7 @@ static bool keep_order(end *from, parcel *p) {
     return true;
 }
 
-static void count(tam_sim *s, size_t bytes, bool far) {
+static void simulated_count(tam_sim *s, size_t bytes, bool far) {
     s->counts.messages++;
     s->counts.bytes += bytes;
     s->counts.far_messages += far;
@@ -185,7 +185,7 @@ static void handle(tam_sim *s, end *e, size_t bytes) {
 }
 
 /* Onto its way to the receiver, from p->left on. */
-static tamis_status launch(tam_sim *s, parcel *p) {
+static tamis_status simulated_launch(tam_sim *s, parcel *p) {
     p->at = p->left + travel_s(s, is_far(s, p->from, p->to));
     if (keep_order(&s->ends[p->from], p) && push_parcel(s, p))
         return TAMIS_OK;
@@ -202,7 +202,7 @@ static tamis_status depart(end *e, parcel *p, bool far) {
     p->left = *link;
     p->on_cable = far && net->cable_s_per_byte > 0.0;
     if (!p->on_cable)
-        return launch(e->sim, p);
+        return simulated_launch(e->sim, p);
     if (push_parcel(e->sim, p))
         return TAMIS_OK;
     free_parcel(p);
@@ -231,7 +231,7 @@ static tamis_status send_parcel(end *e, uint32_t ticket, const tam_message *m) {
     if (p->order == s->config.flip)
         p->memory[uniform(s) * (double)p->held > 1.0 ? p->held - 1 : 0] ^= 4;
     s->ends[m->peer].coming += far;
-    count(s, m->bytes, far);
+    simulated_count(s, m->bytes, far);
     e->done[e->ndone++] = (tam_done){ticket, m->bytes};
     return depart(e, p, far);
 }
@@ -248,7 +248,7 @@ static void deliver(end *e, uint32_t ticket, parcel *p) {
 }
 
 /* The ticket of the first receive posted for this sender and channel. */
-static bool expected(const end *e, const parcel *p, uint32_t *ticket) {
+static bool simulated_expected(const end *e, const parcel *p, uint32_t *ticket) {
     uint64_t first = UINT64_MAX;
     for (uint32_t t = 0; t < TAM_P2P_TICKETS; t++) {
         if (e->receives[t].posted && e->receives[t].message.peer == p->from &&
@@ -292,7 +292,7 @@ static bool arrive(tam_sim *s, parcel *p) {
     *link = at;
     e->clock = latest(e->clock, at);
     handle(s, e, p->bytes);
-    if (expected(e, p, &ticket)) {
+    if (simulated_expected(e, p, &ticket)) {
         deliver(e, ticket, p);
         return true;
     }
@@ -413,7 +413,7 @@ tamis_status tam_sim_run(tam_sim *s, tam_sim_advance advance, void *context, dou
         if (p->on_cable) {
             p->on_cable = false;
             p->left = leave_cable(s, p);
-            TAM_TRY(launch(s, p));
+            TAM_TRY(simulated_launch(s, p));
         } else if (arrive(s, p))
             TAM_TRY(step(s, to, advance, context, &left));
     }

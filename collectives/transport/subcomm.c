@@ -24,7 +24,7 @@ static tamis_status alltoall_subcomm(void *arg, const void *send, const size_t *
     return t->transport->alltoall(t->self, send, t->send_at, recv, t->recv_at, call);
 }
 
-static tamis_status check_bytes(const tam_subcomm *t, size_t bytes) {
+static tamis_status subcomm_check_bytes(const tam_subcomm *t, size_t bytes) {
     if (bytes <= t->bytes)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_UNSUPPORTED,
@@ -37,7 +37,7 @@ static tamis_status allgather_subcomm(void *arg, const void *send, size_t bytes,
                                       tam_call *call) {
     tam_subcomm *t = arg;
     size_t *at = t->shards;
-    TAM_TRY(check_bytes(t, t->count * bytes));
+    TAM_TRY(subcomm_check_bytes(t, t->count * bytes));
     for (uint32_t i = 0; i < t->count; i++) {
         memcpy(t->memory + i * bytes, send, bytes);
         at[i + 1] = (i + 1) * bytes;
@@ -55,15 +55,15 @@ size_t tam_subcomm_sum_bytes(size_t count, uint32_t nmembers) {
 }
 
 /* Write values and their checksum. @return the end of both */
-static char *seal(const float *values, size_t count, char *out) {
+static char *subcomm_seal(const float *values, size_t count, char *out) {
     uint64_t hash = XXH3_64bits(values, count * sizeof values[0]);
     memcpy(out, values, count * sizeof values[0]);
     memcpy(out + count * sizeof values[0], &hash, SEAL);
     return out + count * sizeof values[0] + SEAL;
 }
 
-static tamis_status check_seal(const tam_subcomm *t, uint32_t member, const char *message,
-                               size_t count) {
+static tamis_status subcomm_check_seal(const tam_subcomm *t, uint32_t member, const char *message,
+                                       size_t count) {
     uint64_t hash;
     memcpy(&hash, message + count * sizeof(float), SEAL);
     if (hash == XXH3_64bits(message, count * sizeof(float)))
@@ -87,37 +87,37 @@ static size_t shard_length(const tam_subcomm *t, const sum *s, uint32_t i) {
 }
 
 /* Sum the parts of this rank's shard. */
-static tamis_status add_up(const tam_subcomm *t, sum *s) {
+static tamis_status subcomm_add_up(const tam_subcomm *t, sum *s) {
     for (uint32_t i = 0; i < t->count; i++)
-        TAM_TRY(check_seal(t, i, s->in + s->recv_at[i], s->length));
+        TAM_TRY(subcomm_check_seal(t, i, s->in + s->recv_at[i], s->length));
     tam_tree_add_up((const float *)(const void *)s->in, s->length + SEAL / sizeof(float), t->count,
                     s->length, s->values + s->begin);
     return TAMIS_OK;
 }
 
-static tamis_status scatter(tam_subcomm *t, sum *s, tam_call *call) {
+static tamis_status subcomm_scatter(tam_subcomm *t, sum *s, tam_call *call) {
     char *end = s->out;
     for (uint32_t i = 0; i < t->count; i++) {
         size_t begin = tam_shard_begin(s->count, i, t->count);
-        end = seal(s->values + begin, shard_length(t, s, i), end);
+        end = subcomm_seal(s->values + begin, shard_length(t, s, i), end);
         s->send_at[i + 1] = (size_t)(end - s->out);
         s->recv_at[i + 1] = (i + 1) * (s->length * sizeof(float) + SEAL);
     }
     TAM_TRY(alltoall_subcomm(t, s->out, s->send_at, s->in, s->recv_at, call));
-    return add_up(t, s);
+    return subcomm_add_up(t, s);
 }
 
-static tamis_status gather_sums(tam_subcomm *t, sum *s, tam_call *call) {
+static tamis_status subcomm_gather_sums(tam_subcomm *t, sum *s, tam_call *call) {
     char *end = s->out;
     for (uint32_t i = 0; i < t->count; i++) {
-        end = seal(s->values + s->begin, s->length, end);
+        end = subcomm_seal(s->values + s->begin, s->length, end);
         s->send_at[i + 1] = (size_t)(end - s->out);
         s->recv_at[i + 1] = s->recv_at[i] + shard_length(t, s, i) * sizeof(float) + SEAL;
     }
     TAM_TRY(alltoall_subcomm(t, s->out, s->send_at, s->in, s->recv_at, call));
     for (uint32_t i = 0; i < t->count; i++) {
         size_t length = shard_length(t, s, i);
-        TAM_TRY(check_seal(t, i, s->in + s->recv_at[i], length));
+        TAM_TRY(subcomm_check_seal(t, i, s->in + s->recv_at[i], length));
         memcpy(s->values + tam_shard_begin(s->count, i, t->count), s->in + s->recv_at[i],
                length * sizeof(float));
     }
@@ -136,9 +136,9 @@ static tamis_status allreduce_sum_subcomm(void *arg, float *values, size_t count
              .out = t->memory,
              .in = t->memory + bytes / 2};
     s.length = shard_length(t, &s, t->member);
-    TAM_TRY(check_bytes(t, bytes));
-    TAM_TRY(scatter(t, &s, call));
-    return gather_sums(t, &s, call);
+    TAM_TRY(subcomm_check_bytes(t, bytes));
+    TAM_TRY(subcomm_scatter(t, &s, call));
+    return subcomm_gather_sums(t, &s, call);
 }
 
 static void abort_whole(void *arg) {

@@ -43,7 +43,7 @@ INLINE __m256 remember(const float *acc, __m256 decay) {
 }
 
 /* Replace entries of s that are not finite by the decayed acc. @return how many */
-static uint64_t keep_finite(const float *acc, __m256 decay, __m256 s[VECTORS]) {
+static uint64_t avx2_keep_finite(const float *acc, __m256 decay, __m256 s[VECTORS]) {
     __m256i under = _mm256_set1_epi32(TAM_INFINITE_BITS - 1);
     uint64_t bad = 0;
     for (int v = 0; v < VECTORS; v++) {
@@ -158,7 +158,7 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule,
     }
     if (reaches(s, under)) {
         if (reaches(s, _mm256_set1_epi32(TAM_INFINITE_BITS - 1)))
-            out->nonfinite += keep_finite(acc, decay, s);
+            out->nonfinite += avx2_keep_finite(acc, decay, s);
         if (job->threshold < TAM_INFINITE_BITS)
             append(s, under, job->base + at, out);
     }
@@ -205,7 +205,7 @@ INLINE float accumulate_chunk(const tam_tile_job *job, const tam_optimizer *rule
     return fold(u);
 }
 
-static float sum_tail(const float *s, uint32_t length) {
+static float avx2_sum_tail(const float *s, uint32_t length) {
     float padded[TAM_TILE_CHUNK] = {0};
     __m256 x[VECTORS], u[2 * VECTORS];
     memcpy(padded, s, length * sizeof s[0]);
@@ -229,10 +229,10 @@ INLINE void accumulate(const tam_tile_job *job, const tam_optimizer *rule, tam_t
         accumulate_block(job, rule, at, end, out, s);
     }
     tam_tail_accumulate(job, rule, at, out);
-    out->sum += (double)sum_tail(job->acc + begin, job->length - begin);
+    out->sum += (double)avx2_sum_tail(job->acc + begin, job->length - begin);
 }
 
-static void search(const tam_tile_job *job, tam_tile_out *out) {
+static void avx2_search(const tam_tile_job *job, tam_tile_out *out) {
     const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
     uint32_t at = 0;
     if (job->threshold >= TAM_INFINITE_BITS)
@@ -247,41 +247,41 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
     tam_tail_search(job, at, out);
 }
 
-static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
+static void avx2_accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
     accumulate(job, NULL, out, TAM_TILE_KEEPS);
 }
 
-static void accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
+static void avx2_accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
     accumulate(job, NULL, out, TAM_TILE_CLEARS);
 }
 
-static void accumulate_restore(const tam_tile_job *job, tam_tile_out *out) {
+static void avx2_accumulate_restore(const tam_tile_job *job, tam_tile_out *out) {
     accumulate(job, NULL, out, TAM_TILE_RESTORES);
 }
 
-static void update_keep(const tam_tile_job *job, tam_tile_out *out) {
+static void avx2_update_keep(const tam_tile_job *job, tam_tile_out *out) {
     const tam_optimizer rule = tam_tile_rule(job);
     accumulate(job, &rule, out, TAM_TILE_KEEPS);
 }
 
-static void update_clear(const tam_tile_job *job, tam_tile_out *out) {
+static void avx2_update_clear(const tam_tile_job *job, tam_tile_out *out) {
     const tam_optimizer rule = tam_tile_rule(job);
     accumulate(job, &rule, out, TAM_TILE_CLEARS);
 }
 
 void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad)
-        search(job, out);
+        avx2_search(job, out);
     else if (job->before)
-        accumulate_restore(job, out);
+        avx2_accumulate_restore(job, out);
     else if (job->optimizer && job->clear)
-        update_clear(job, out);
+        avx2_update_clear(job, out);
     else if (job->optimizer)
-        update_keep(job, out);
+        avx2_update_keep(job, out);
     else if (job->clear)
-        accumulate_clear(job, out);
+        avx2_accumulate_clear(job, out);
     else
-        accumulate_keep(job, out);
+        avx2_accumulate_keep(job, out);
 }
 
 void tam_widen_avx2(tamis_dtype type, const void *from, size_t count, float *to) {

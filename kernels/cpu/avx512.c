@@ -266,7 +266,7 @@ INLINE void search_block(const float *acc, uint32_t base, bool whole, uint32_t l
         append_many(m, base, c);
 }
 
-static void search(const tam_tile_job *job, tam_tile_out *out) {
+static void avx512_search(const tam_tile_job *job, tam_tile_out *out) {
     cursor c = begin(job, out, false);
     if (!c.select)
         return;
@@ -278,39 +278,39 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
     out->count = (size_t)(c.index - out->index);
 }
 
-static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
+static void avx512_accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
     accumulate(job, out, TAM_TILE_KEEPS, false);
 }
 
-static void accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
+static void avx512_accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
     accumulate(job, out, TAM_TILE_CLEARS, false);
 }
 
-static void accumulate_restore(const tam_tile_job *job, tam_tile_out *out) {
+static void avx512_accumulate_restore(const tam_tile_job *job, tam_tile_out *out) {
     accumulate(job, out, TAM_TILE_RESTORES, false);
 }
 
-static void update_keep(const tam_tile_job *job, tam_tile_out *out) {
+static void avx512_update_keep(const tam_tile_job *job, tam_tile_out *out) {
     accumulate(job, out, TAM_TILE_KEEPS, true);
 }
 
-static void update_clear(const tam_tile_job *job, tam_tile_out *out) {
+static void avx512_update_clear(const tam_tile_job *job, tam_tile_out *out) {
     accumulate(job, out, TAM_TILE_CLEARS, true);
 }
 
 void tam_tile_avx512(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad)
-        search(job, out);
+        avx512_search(job, out);
     else if (job->before)
-        accumulate_restore(job, out);
+        avx512_accumulate_restore(job, out);
     else if (job->optimizer && job->clear)
-        update_clear(job, out);
+        avx512_update_clear(job, out);
     else if (job->optimizer)
-        update_keep(job, out);
+        avx512_update_keep(job, out);
     else if (job->clear)
-        accumulate_clear(job, out);
+        avx512_accumulate_clear(job, out);
     else
-        accumulate_keep(job, out);
+        avx512_accumulate_keep(job, out);
 }
 
 void tam_widen_avx512(tamis_dtype type, const void *from, size_t count, float *to) {

@@ -87,7 +87,7 @@ static tamis_status cpu_check(void *self, const void *memory, const char *what) 
 }
 
 /* In the order of tile.h. Lanes without a tile would add +0, so they are left out. */
-static double sum_group(const tam_sweep *sweep, const tam_group *group) {
+static double cpu_sum_group(const tam_sweep *sweep, const tam_group *group) {
     double u[TAM_GROUP_LANES];
     uint32_t lanes = TAM_GROUP_LANES;
     while (lanes > 1 && lanes / 2 >= group->ntiles)
@@ -116,7 +116,7 @@ static tamis_status cpu_accumulate(void *self, const tam_accumulate *job, tam_ac
     out->nonfinite = tam_sweep_run(&cpu->sweep, job, all, &out->candidates);
     out->group_sums = cpu->group_sums;
     for (uint32_t g = 0; g < grid->ngroups; g++) {
-        cpu->group_sums[g] = sum_group(&cpu->sweep, &grid->groups[g]);
+        cpu->group_sums[g] = cpu_sum_group(&cpu->sweep, &grid->groups[g]);
         cpu->select.last_thresholds[g] = job->thresholds[g];
     }
     return TAMIS_OK;
@@ -191,7 +191,7 @@ static tamis_status cpu_gather(void *self, const float *acc, const uint32_t *ind
     return TAMIS_OK;
 }
 
-static void scatter(float *to, const uint32_t *indices, size_t count, const float *values) {
+static void cpu_scatter(float *to, const uint32_t *indices, size_t count, const float *values) {
     for (size_t i = 0; i < count; i++) {
         __builtin_prefetch(&to[ahead(indices, i, count)], 1);
         to[indices[i]] = values[i];
@@ -249,7 +249,7 @@ static tamis_status cpu_apply(void *self, const tam_accumulate *target, const ui
     if (target->grad && target->type != TAMIS_DTYPE_FLOAT32)
         scatter_narrow(target->grad, target->type, indices, count, values);
     else if (target->grad)
-        scatter(target->grad, indices, count, values);
+        cpu_scatter(target->grad, indices, count, values);
     else if (target->grads)
         apply_segments(cpu->grid, target, indices, count, values);
     return TAMIS_OK;
@@ -259,7 +259,7 @@ static tamis_status cpu_put(void *self, float *acc, const uint32_t *indices, siz
                             const float *values) {
     (void)self;
     if (values)
-        scatter(acc, indices, count, values);
+        cpu_scatter(acc, indices, count, values);
     for (size_t i = 0; !values && i < count; i++) {
         __builtin_prefetch(&acc[ahead(indices, i, count)], 1);
         acc[indices[i]] = 0.0f;

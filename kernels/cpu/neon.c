@@ -35,7 +35,7 @@ INLINE float32x4_t remember(const float *acc, float decay) {
 }
 
 /* Replace entries of s that are not finite by the decayed acc. @return how many */
-static uint64_t keep_finite(const float *acc, float decay, float32x4_t s[VECTORS]) {
+static uint64_t neon_keep_finite(const float *acc, float decay, float32x4_t s[VECTORS]) {
     uint64_t bad = 0;
     for (int v = 0; v < VECTORS; v++) {
         uint32x4_t mask = bad_of(s[v]);
@@ -138,7 +138,7 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule,
     }
     if (reaches(s, job->threshold)) {
         if (reaches(s, TAM_INFINITE_BITS))
-            out->nonfinite += keep_finite(acc, job->decay, s);
+            out->nonfinite += neon_keep_finite(acc, job->decay, s);
         if (job->threshold < TAM_INFINITE_BITS)
             append(s, job->threshold, job->base + at, out);
     }
@@ -177,7 +177,7 @@ INLINE float accumulate_chunk(const tam_tile_job *job, const tam_optimizer *rule
     return fold(u);
 }
 
-static float sum_tail(const float *s, uint32_t length) {
+static float neon_sum_tail(const float *s, uint32_t length) {
     float padded[TAM_TILE_CHUNK] = {0};
     float32x4_t x[VECTORS], u[2 * VECTORS];
     memset(u, 0, sizeof u);
@@ -202,10 +202,10 @@ INLINE void accumulate(const tam_tile_job *job, const tam_optimizer *rule, bool 
         accumulate_block(job, rule, at, restores, out, s);
     }
     tam_tail_accumulate(job, rule, at, out);
-    out->sum += (double)sum_tail(job->acc + begin, job->length - begin);
+    out->sum += (double)neon_sum_tail(job->acc + begin, job->length - begin);
 }
 
-static void search(const tam_tile_job *job, tam_tile_out *out) {
+static void neon_search(const tam_tile_job *job, tam_tile_out *out) {
     uint32_t at = 0;
     if (job->threshold >= TAM_INFINITE_BITS)
         return;
@@ -221,7 +221,7 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
 
 void tam_tile_neon(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad) {
-        search(job, out);
+        neon_search(job, out);
     } else if (job->before) {
         accumulate(job, NULL, true, out);
     } else if (job->optimizer) {

@@ -39,7 +39,7 @@ INLINE bool any(const float *acc, uint32_t length, int32_t threshold) {
     return hit != 0;
 }
 
-static uint64_t keep_finite(const float *acc, float decay, uint32_t length, float *s) {
+static uint64_t portable_keep_finite(const float *acc, float decay, uint32_t length, float *s) {
     uint64_t bad = 0;
     for (uint32_t l = 0; l < length; l++) {
         if (tam_magnitude(s[l]) >= TAM_INFINITE_BITS) {
@@ -86,7 +86,7 @@ INLINE void fold(float *u, uint32_t half) {
 }
 
 /* Sum of squares of a chunk, in the order that tile.h fixes. */
-static float sum_chunk(const float *s) {
+static float portable_sum_chunk(const float *s) {
     enum { L = TAM_TILE_LANES };
     float u[L];
     for (uint32_t l = 0; l < L; l++)
@@ -100,10 +100,10 @@ static float sum_chunk(const float *s) {
     return u[0] + u[1];
 }
 
-static float sum_tail(const float *s, uint32_t length) {
+static float portable_sum_tail(const float *s, uint32_t length) {
     float padded[TAM_TILE_CHUNK] = {0};
     memcpy(padded, s, length * sizeof s[0]);
-    return sum_chunk(padded);
+    return portable_sum_chunk(padded);
 }
 
 /* What the rule makes of the gradient. One loop for each kind: a test inside the loop would keep
@@ -121,7 +121,7 @@ INLINE void make_momentum(const tam_optimizer *p, float scale, uint32_t length,
         to[l] = tam_optimizer_momentum(p, scale * grad[l], &first[l]);
 }
 
-static void make(const tam_tile_job *job, uint32_t at, uint32_t length, float *to) {
+static void portable_make(const tam_tile_job *job, uint32_t at, uint32_t length, float *to) {
     const tam_optimizer p = tam_tile_rule(job);
     const float *grad = job->grad + at;
     if (p.second && p.first)
@@ -154,30 +154,31 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, uint32_t leng
     if (job->before)
         make_moved(job, at, length, made);
     else if (job->optimizer)
-        make(job, at, length, made);
+        portable_make(job, at, length, made);
     if (add(acc, makes ? made : job->grad + at, job->decay, makes ? 1.0f : job->scale, length,
             (int32_t)job->threshold, s)) {
         if (any(s, length, (int32_t)TAM_INFINITE_BITS))
-            out->nonfinite += keep_finite(acc, job->decay, length, s);
+            out->nonfinite += portable_keep_finite(acc, job->decay, length, s);
         append(s, length, job->base + at, job->threshold, out);
     }
     memcpy(acc, s, length * sizeof s[0]);
     end_block(job, at, length);
 }
 
-static void accumulate(const tam_tile_job *job, tam_tile_out *out) {
+static void portable_accumulate(const tam_tile_job *job, tam_tile_out *out) {
     for (uint32_t at = 0; at < job->length; at += TAM_TILE_CHUNK) {
         uint32_t end = tam_min_u32(job->length, at + TAM_TILE_CHUNK), i = at;
         for (; i + BLOCK <= end; i += BLOCK)
             accumulate_block(job, i, BLOCK, out);
         if (i < end)
             accumulate_block(job, i, end - i, out);
-        out->sum += (double)(end - at == TAM_TILE_CHUNK ? sum_chunk(job->acc + at)
-                                                        : sum_tail(job->acc + at, end - at));
+        out->sum +=
+            (double)(end - at == TAM_TILE_CHUNK ? portable_sum_chunk(job->acc + at)
+                                                : portable_sum_tail(job->acc + at, end - at));
     }
 }
 
-static void search(const tam_tile_job *job, tam_tile_out *out) {
+static void portable_search(const tam_tile_job *job, tam_tile_out *out) {
     for (uint32_t at = 0; at < job->length; at += BLOCK) {
         uint32_t length = tam_min_u32(job->length - at, BLOCK);
         if (any(job->acc + at, length, (int32_t)job->threshold))
@@ -187,9 +188,9 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
 
 void tam_tile_portable(const tam_tile_job *job, tam_tile_out *out) {
     if (job->grad)
-        accumulate(job, out);
+        portable_accumulate(job, out);
     else
-        search(job, out);
+        portable_search(job, out);
 }
 
 void tam_widen_portable(tamis_dtype type, const void *from, size_t count, float *to) {

@@ -84,8 +84,8 @@ size_t tam_scan_sample(const tam_scope *scope, size_t stride, size_t most, uint3
 }
 
 /* Count the digit at `shift` of all keys that agree with `prefix` in the bits above the digit. */
-static void count_digit(const tam_scope *scope, uint32_t prefix, int shift,
-                        uint32_t histogram[DIGITS]) {
+static void scan_count_digit(const tam_scope *scope, uint32_t prefix, int shift,
+                             uint32_t histogram[DIGITS]) {
     filter f = filter_begin(scope);
     const tam_tile *tile;
     memset(histogram, 0, DIGITS * sizeof histogram[0]);
@@ -105,7 +105,7 @@ static void count_digit(const tam_scope *scope, uint32_t prefix, int shift,
 tam_cutoff tam_scan_kth(const tam_scope *scope, size_t k) {
     uint32_t histogram[DIGITS], prefix = 0;
     for (int shift = 2 * DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
-        count_digit(scope, prefix, shift, histogram);
+        scan_count_digit(scope, prefix, shift, histogram);
         prefix |= tam_kth_bucket(histogram, DIGITS, &k) << shift;
     }
     return (tam_cutoff){prefix, k};

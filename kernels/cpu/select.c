@@ -71,8 +71,8 @@ static const uint32_t *list_keys(tam_select *s, const tam_scope *scope,
     return s->keys;
 }
 
-static void emit_list(const tam_candidates *list, const uint32_t *keys, tam_cutoff cutoff, size_t k,
-                      uint32_t *indices) {
+static void select_emit_list(const tam_candidates *list, const uint32_t *keys, tam_cutoff cutoff,
+                             size_t k, uint32_t *indices) {
     for (size_t i = 0, count = 0; count < k; i++) {
         indices[count] = list->index[i];
         if (keys[i] == cutoff.key)
@@ -93,7 +93,7 @@ static bool select_from_list(tam_select *s, const tam_scope *scope, const tam_ca
     if (cutoff->key < floor)
         return false;
     if (indices)
-        emit_list(list, keys, *cutoff, k, indices);
+        select_emit_list(list, keys, *cutoff, k, indices);
     return true;
 }
 
@@ -126,7 +126,7 @@ static tam_candidates sweep(tam_select *s, const tam_scope *scope) {
     return found;
 }
 
-static tam_candidates search(tam_select *s, const tam_scope *scope, uint32_t key) {
+static tam_candidates select_search(tam_select *s, const tam_scope *scope, uint32_t key) {
     const tam_tile *tiles = scope->grid->tiles;
     uint32_t last = tiles[scope->span.end - 1].group;
     for (uint32_t g = tiles[scope->span.first].group; g <= last; g++)
@@ -135,7 +135,7 @@ static tam_candidates search(tam_select *s, const tam_scope *scope, uint32_t key
 }
 
 /* How many keys to sample, so that the rank of the guess is meaningful. */
-static size_t sample_size(const tam_select *s, size_t own, size_t k) {
+static size_t select_sample_size(const tam_select *s, size_t own, size_t k) {
     double wanted = (double)own * SAMPLE_CHOSEN / (double)k;
     size_t size = tam_max(own / SAMPLE_ONE_IN, SAMPLE_MIN);
     if (wanted > (double)size)
@@ -149,7 +149,7 @@ static bool select_by_search(tam_select *s, const tam_scope *scope, size_t own, 
     size_t most = s->sweep->capacity, size = 0, target = 0;
     if (k + k / 8 > most || k > own / 2) /* hardly any guess would fit */
         return false;
-    size_t stride = own / sample_size(s, own, k);
+    size_t stride = own / select_sample_size(s, own, k);
     for (int guess = 0; guess < GUESSES; guess++) {
         if (guess == 0 || scope->weights) /* the keys of a weighted list overwrite the sample */
             size = tam_scan_sample(scope, stride, s->capacity, s->keys);
@@ -160,7 +160,7 @@ static bool select_by_search(tam_select *s, const tam_scope *scope, size_t own, 
         }
         target = tam_min(tam_max(target, 1), size);
         uint32_t key = tam_max(tam_kth(s->keys, size, target, s->spare).key, 1);
-        tam_candidates found = search(s, scope, key);
+        tam_candidates found = select_search(s, scope, key);
         *considered = found.count;
         if (select_from_list(s, scope, &found, key, k, indices, cutoff))
             return true;
@@ -188,7 +188,7 @@ static void select_tiles(tam_select *s, const tam_scope *scope, size_t own, size
 
 /* -- the three kinds -------------------------------------------------------------------------- */
 
-static tam_scope whole(const tam_select *s, const tam_select_job *job) {
+static tam_scope select_whole(const tam_select *s, const tam_select_job *job) {
     return (tam_scope){
         .grid = s->sweep->grid,
         .acc = job->acc,
@@ -199,7 +199,7 @@ static tam_scope whole(const tam_select *s, const tam_select_job *job) {
 
 static void select_total(tam_select *s, const tam_select_job *job, uint32_t *indices,
                          tam_select_result *out) {
-    tam_scope scope = whole(s, job);
+    tam_scope scope = select_whole(s, job);
     scope.weights = job->weights;
     size_t own = tam_scan_length(&scope), k = tam_min(job->k, own);
     tam_cutoff cutoff;
@@ -218,9 +218,9 @@ static void select_total(tam_select *s, const tam_select_job *job, uint32_t *ind
 }
 
 /* Choose the k largest of the entries that pass s->cutoffs. */
-static void trim(tam_select *s, const tam_select_job *job, uint32_t *indices,
-                 tam_select_result *out) {
-    tam_scope scope = whole(s, job);
+static void select_trim(tam_select *s, const tam_select_job *job, uint32_t *indices,
+                        tam_select_result *out) {
+    tam_scope scope = select_whole(s, job);
     scope.only = s->cutoffs;
     size_t all = tam_scan_count(&scope), k = tam_min(job->k, all);
     out->count = k;
@@ -240,14 +240,14 @@ static void trim_all(tam_select *s, const tam_select_job *job, uint32_t *indices
         bool any = s->thresholds[g] < TAM_INFINITE_BITS;
         s->cutoffs[g] = (tam_cutoff){s->thresholds[g], any ? SIZE_MAX : 0};
     }
-    trim(s, job, indices, out);
+    select_trim(s, job, indices, out);
     out->candidates = out->count + out->deferred;
 }
 
 static void select_all(tam_select *s, const tam_select_job *job, uint32_t *indices,
                        tam_select_result *out) {
     const tam_candidates *list = job->candidates;
-    tam_scope scope = whole(s, job);
+    tam_scope scope = select_whole(s, job);
     tam_candidates found;
     out->rescanned = job->threshold != 0;
     for (uint32_t g = 0; g < s->sweep->grid->ngroups; g++)
@@ -267,7 +267,7 @@ static void select_all(tam_select *s, const tam_select_job *job, uint32_t *indic
     if (k == 0)
         return;
     tam_cutoff cutoff = tam_kth(list->magnitude, list->count, k, s->spare);
-    emit_list(list, list->magnitude, cutoff, k, indices);
+    select_emit_list(list, list->magnitude, cutoff, k, indices);
     out->key = tam_float(cutoff.key);
 }
 
@@ -288,7 +288,7 @@ static size_t count_budgets(const tam_select_job *job, tam_scope scope) {
 
 static void select_groups(tam_select *s, const tam_select_job *job, uint32_t *indices,
                           tam_select_result *out) {
-    tam_scope scope = whole(s, job);
+    tam_scope scope = select_whole(s, job);
     size_t total = count_budgets(job, scope);
     bool fits = total <= job->k;
     uint32_t least = UINT32_MAX;
@@ -304,7 +304,7 @@ static void select_groups(tam_select *s, const tam_select_job *job, uint32_t *in
     }
     out->rescanned = total > 0;
     if (!fits)
-        trim(s, job, indices, out);
+        select_trim(s, job, indices, out);
     else if (total > 0)
         out->key = tam_float(least);
 }

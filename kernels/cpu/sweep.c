@@ -176,7 +176,7 @@ static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, ta
 }
 
 /* Join the lists of all threads in the first. If they exceed the capacity, they are dropped. */
-static void join(tam_sweep *s, uint32_t threads, tam_candidates *found) {
+static void sweep_join(tam_sweep *s, uint32_t threads, tam_candidates *found) {
     tam_lane *first = &s->lanes[0];
     size_t count = first->count, most = s->capacity;
     for (uint32_t i = 1; i < threads; i++) {
@@ -212,6 +212,6 @@ uint64_t tam_sweep_run(tam_sweep *s, const tam_accumulate *job, tam_span span,
     uint64_t nonfinite = 0;
     for (uint32_t i = 0; i < threads; i++)
         nonfinite += s->lanes[i].nonfinite;
-    join(s, threads, found);
+    sweep_join(s, threads, found);
     return nonfinite;
 }

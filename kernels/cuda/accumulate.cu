@@ -287,13 +287,14 @@ static __device__ ELEMENT *gradient_of(const tam_cuda_accumulate &job,
     return static_cast<ELEMENT *>(source.grads[segment]) + (chunk.begin - job.seg_begin[segment]);
 }
 
-static __device__ void add(uint64_t *to, uint32_t count) {
+static __device__ void accumulate_add(uint64_t *to, uint32_t count) {
     atomicAdd(reinterpret_cast<unsigned long long *>(to), (unsigned long long)count);
 }
 
 /* The chunks of a run; warps take them in turn. */
 template <typename TYPE, bool CLEAR, bool UPDATE>
-static __device__ void walk(const tam_cuda_accumulate &job, block_state *all, walker *w) {
+static __device__ void accumulate_walk(const tam_cuda_accumulate &job, block_state *all,
+                                       walker *w) {
     const tam_cuda_source &source = all->source;
     tam_run chunks = tam_chunks_of(job.grid, {all->run, all->run + 1});
     w->number = chunks.first + threadIdx.x / 32;
@@ -323,7 +324,7 @@ static __device__ void walk(const tam_cuda_accumulate &job, block_state *all, wa
 static __device__ void close_run(const tam_cuda_accumulate &job, block_state *all) {
     job.candidates.run_count[all->run] = all->found;
     if (all->found > 0)
-        add(&job.found->total, all->found);
+        accumulate_add(&job.found->total, all->found);
     all->found = 0;
     all->run = all->next;
 }
@@ -356,14 +357,14 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS,
     while (all.run < job.grid.nruns) {
         if (threadIdx.x == 0) /* early: only this warp waits for the answer */
             all.next = gridDim.x + atomicInc(&job.found->taken, job.grid.nruns - 1);
-        walk<TYPE, CLEAR, UPDATE>(job, &all, &w);
+        accumulate_walk<TYPE, CLEAR, UPDATE>(job, &all, &w);
         __syncthreads();
         if (threadIdx.x == 0)
             close_run(job, &all);
         __syncthreads();
     }
     if (threadIdx.x == 0 && all.nonfinite > 0)
-        add(&job.found->nonfinite, all.nonfinite);
+        accumulate_add(&job.found->nonfinite, all.nonfinite);
 }
 
 template <typename TYPE, bool UPDATE>

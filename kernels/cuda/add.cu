@@ -24,7 +24,8 @@ static __device__ __forceinline__ uint64_t add_own(const tam_cuda_exchange &x, u
 }
 
 /* The checks of the received shards, piece by piece. */
-static __device__ __forceinline__ void check_received(const tam_cuda_exchange &x, uint32_t count) {
+static __device__ __forceinline__ void add_check_received(const tam_cuda_exchange &x,
+                                                          uint32_t count) {
     uint32_t pieces = tam_pieces_of(count);
     for (uint64_t task = blockIdx.x; task < (uint64_t)pieces * x.packets.nranks;
          task += gridDim.x) {
@@ -43,7 +44,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     uint32_t values = tam_shard_values(x), refuses = verdict->status != TAMIS_OK;
     uint64_t before = (uint64_t)x.packets.rank * values, all = refuses ? 0 : verdict->count;
     uint32_t count = all < before ? 0 : all - before < values ? (uint32_t)(all - before) : values;
-    check_received(x, count);
+    add_check_received(x, count);
     uint64_t sum = tam_block_sum(add_own(x, count));
     if (threadIdx.x == 0)
         tam_add64(&x.checks[TAM_SENT][x.packets.rank], sum);

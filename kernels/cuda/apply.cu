@@ -48,7 +48,7 @@ static __device__ uint32_t ranks_of(const tam_cuda_packets &s) {
     return s.nwords > 0 ? (s.nwords - 1) * s.nranks : s.nranks;
 }
 
-static __device__ uint32_t selected_of(const tam_cuda_packets &s, uint32_t rank) {
+static __device__ uint32_t apply_selected_of(const tam_cuda_packets &s, uint32_t rank) {
     return s.nwords > 0 ? tam_words_of(s, rank % s.nranks)[rank / s.nranks] : tam_count_of(s, rank);
 }
 
@@ -56,8 +56,9 @@ static __device__ uint32_t selected_of(const tam_cuda_packets &s, uint32_t rank)
 static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t rank) {
     uint32_t count = 0;
     for (uint32_t b = 0; b < x.nbuckets; b++)
-        count +=
-            tam_scheme_is_sparse_rows(x.all[b].scheme) ? 0 : selected_of(x.all[b].packets, rank);
+        count += tam_scheme_is_sparse_rows(x.all[b].scheme)
+                     ? 0
+                     : apply_selected_of(x.all[b].packets, rank);
     return count;
 }
 
@@ -82,7 +83,7 @@ static __device__ void learn_scale(const tam_cuda_exchange &x, const bucket_tota
 
 /* All ranks have the same headers and sums, so they reach the same verdict. If the headers end the
  * step, the sums are not examined. */
-static __device__ void conclude(const tam_cuda_exchange &x, const bucket_totals &all) {
+static __device__ void apply_conclude(const tam_cuda_exchange &x, const bucket_totals &all) {
     tam_cuda_verdict *verdict = &x.common->verdict;
     *verdict = {};
     verdict->step = x.scratch->verdict.step;
@@ -122,7 +123,7 @@ static __device__ void conclude(const tam_cuda_exchange &x, const bucket_totals 
 }
 
 /* The last bucket holds the first elements: its result comes first. */
-static __device__ void decide(const tam_cuda_exchange &x) {
+static __device__ void apply_decide(const tam_cuda_exchange &x) {
     __shared__ bucket_totals all;
     uint32_t b = threadIdx.x, offset = 0;
     if (b == 0) {
@@ -137,7 +138,7 @@ static __device__ void decide(const tam_cuda_exchange &x) {
         atomicMax(&all.sent_max, count_of(x, r));
     __syncthreads();
     if (b == 0)
-        conclude(x, all);
+        apply_conclude(x, all);
     for (uint32_t later = b + 1; later < x.nbuckets; later++)
         offset += all.counts[later];
     if (b < x.nbuckets)
@@ -196,8 +197,8 @@ static __device__ void check_sums(const tam_cuda_exchange &x) {
 }
 
 /* The last block: what the scale follows from. */
-static __device__ void add_squares(const tam_cuda_exchange &x, uint32_t pieces,
-                                   tam_cuda_verdict *verdict) {
+static __device__ void apply_add_squares(const tam_cuda_exchange &x, uint32_t pieces,
+                                         tam_cuda_verdict *verdict) {
     double own = 0.0;
     for (uint32_t g = threadIdx.x; g < x.packets.nstats; g += TAM_BLOCK_THREADS)
         own += tam_mean_of(x.packets, g);
@@ -210,7 +211,7 @@ static __device__ void add_squares(const tam_cuda_exchange &x, uint32_t pieces,
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
-    validate(const tam_cuda_exchange x) {
+    apply_validate(const tam_cuda_exchange x) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     uint32_t count = verdict->status == TAMIS_OK ? verdict->count : 0;
     uint32_t pieces = tam_pieces_of(count);
@@ -224,7 +225,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     if (x.checked && verdict->status == TAMIS_OK)
         check_sums(x);
     if (x.norm_matching > 0.0)
-        add_squares(x, pieces, verdict);
+        apply_add_squares(x, pieces, verdict);
     if (x.rounded.blocks > 0) {
         double kept = tam_block_fold_list(x.rounded.squares, pieces);
         if (threadIdx.x == 0)
@@ -237,15 +238,15 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     }
     __syncthreads();
     if (x.decides)
-        decide(x);
+        apply_decide(x);
 }
 
 /* -- apply ------------------------------------------------------------------------------------ */
 
 /* What is left of an entry of the residual that this rank has sent; of its momentum, where that
  * counts twice, nothing. */
-static __device__ __forceinline__ void leave(const tam_cuda_exchange &x, uint32_t index,
-                                             float error) {
+static __device__ __forceinline__ void apply_leave(const tam_cuda_exchange &x, uint32_t index,
+                                                   float error) {
     x.acc[index] = error;
     if (x.masked)
         x.masked[index] = 0.0f;
@@ -262,7 +263,7 @@ static __device__ void leave_sent(const tam_cuda_exchange &x, uint32_t i, uint32
         if (at == count || list[at] != index)
             return;
     }
-    leave(x, index, finite && x.errors ? x.errors[at] : 0.0f);
+    apply_leave(x, index, finite && x.errors ? x.errors[at] : 0.0f);
 }
 
 /* A sum that is not finite is dropped, and its entries are removed from the residual, even if the
@@ -277,7 +278,7 @@ static __device__ uint64_t apply_all(const tam_cuda_exchange &x, const tam_cuda_
         float value = x.values[tam_value_position(x, (uint32_t)i)];
         bool finite = stays_finite(value, divisor);
         if (!finite && x.acc)
-            leave(x, index, 0.0f);
+            apply_leave(x, index, 0.0f);
         if (!applied)
             continue;
         if (x.acc)
@@ -318,7 +319,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 /* -- launch ----------------------------------------------------------------------------------- */
 
 /* A few entries for every thread. */
-static unsigned blocks_for(const tam_cuda_exchange *job, uint64_t entries) {
+static unsigned apply_blocks_for(const tam_cuda_exchange *job, uint64_t entries) {
     uint64_t blocks = (entries + 4 * TAM_BLOCK_THREADS - 1) / (4 * TAM_BLOCK_THREADS);
     blocks = blocks < job->blocks ? blocks : job->blocks;
     return blocks > 0 ? (unsigned)blocks : 1;
@@ -326,11 +327,11 @@ static unsigned blocks_for(const tam_cuda_exchange *job, uint64_t entries) {
 
 extern "C" int tam_launch_validate(const tam_cuda_exchange *job, void *stream) {
     uint64_t pieces = job->capacity / TAM_PIECE + 1;
-    return tam_launch(validate, pieces < job->blocks ? (unsigned)pieces : job->blocks, stream,
+    return tam_launch(apply_validate, pieces < job->blocks ? (unsigned)pieces : job->blocks, stream,
                       *job);
 }
 
 extern "C" int tam_launch_apply_result(const tam_cuda_exchange *job,
                                        const tam_cuda_accumulate *target, void *stream) {
-    return tam_launch(apply_result, blocks_for(job, job->capacity), stream, *job, *target);
+    return tam_launch(apply_result, apply_blocks_for(job, job->capacity), stream, *job, *target);
 }

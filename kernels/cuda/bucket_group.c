@@ -9,7 +9,7 @@
 
 static const tam_cuda_whole alone = {.nbuckets = 1};
 
-static const tam_cuda_whole *whole_of(const tam_cuda_step *first) {
+static const tam_cuda_whole *bucket_group_whole_of(const tam_cuda_step *first) {
     return first->plan.whole ? first->plan.whole : &alone;
 }
 
@@ -29,7 +29,7 @@ static tamis_status open_streams(tam_cuda_bucket_group *r, const tam_cuda_kind *
     return TAMIS_OK;
 }
 
-static void take(tam_cuda_bucket_group *r, tam_cuda_arena *arena) {
+static void bucket_group_take(tam_cuda_bucket_group *r, tam_cuda_arena *arena) {
     tam_cuda_budgets *s = &r->budgets;
     r->common = tam_cuda_take(arena, 1, sizeof *r->common);
     r->exchanges = tam_cuda_take(arena, r->nbuckets, sizeof r->exchanges[0]);
@@ -42,14 +42,14 @@ static void take(tam_cuda_bucket_group *r, tam_cuda_arena *arena) {
     s->now = tam_cuda_take(arena, r->nbuckets, sizeof s->now[0]);
 }
 
-static tamis_status take_memory(tam_cuda_bucket_group *r) {
+static tamis_status bucket_group_take_memory(tam_cuda_bucket_group *r) {
     size_t ring = TAM_CUDA_STEPS * sizeof(tam_cuda_report);
     tam_cuda_arena arena = {0};
     void *memory = NULL, *pinned = NULL;
-    take(r, &arena);
+    bucket_group_take(r, &arena);
     TAM_TRY(tam_cuda_alloc(arena.used, "what buckets share", &memory));
     arena = (tam_cuda_arena){.base = r->memory = memory};
-    take(r, &arena);
+    bucket_group_take(r, &arena);
     TAM_TRY(tam_cuda_alloc_pinned(TAM_CUDA_LAUNCHERS * ring, "reports", &pinned));
     r->pinned = pinned;
     for (int i = 0; i < TAM_CUDA_LAUNCHERS; i++)
@@ -58,7 +58,7 @@ static tamis_status take_memory(tam_cuda_bucket_group *r) {
 }
 
 tamis_status tam_cuda_bucket_group_open(tam_cuda_step *first) {
-    const tam_cuda_whole *whole = whole_of(first);
+    const tam_cuda_whole *whole = bucket_group_whole_of(first);
     tam_cuda_bucket_group *r = first->group = tam_alloc(sizeof *r);
     if (!r)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a step");
@@ -71,7 +71,7 @@ tamis_status tam_cuda_bucket_group_open(tam_cuda_step *first) {
     r->budgets.by_norm = whole->by_norm;
     TAM_TRY(open_streams(r, first->kind));
     r->queue.timeout_ns = first->plan.timeout_ns;
-    TAM_TRY(take_memory(r));
+    TAM_TRY(bucket_group_take_memory(r));
     if (r->nbuckets == 1)
         return TAMIS_OK;
     return tam_cuda_queue_write(&r->queue, whole->lengths, r->nbuckets * sizeof r->lengths[0],
@@ -79,7 +79,7 @@ tamis_status tam_cuda_bucket_group_open(tam_cuda_step *first) {
 }
 
 /* Memory for joining the buckets' lists into one ascending list; scheme dense has none. */
-static tamis_status take_result(tam_cuda_bucket_group *r) {
+static tamis_status bucket_group_take_result(tam_cuda_bucket_group *r) {
     size_t entries = 0;
     void *memory = NULL;
     for (uint32_t b = 0; b < r->nbuckets; b++)
@@ -104,8 +104,8 @@ tamis_status tam_cuda_bucket_group_report(const tam_cuda_step *s) {
     return tam_cuda_queue_write(&r->queue, &s->control, sizeof s->control, &r->controls[b]);
 }
 
-static tamis_status complete(tam_cuda_bucket_group *r) {
-    TAM_TRY(take_result(r));
+static tamis_status bucket_group_complete(tam_cuda_bucket_group *r) {
+    TAM_TRY(bucket_group_take_result(r));
     for (uint32_t b = 0; b < r->nbuckets; b++)
         TAM_TRY(tam_cuda_bucket_group_report(r->steps[b]));
     return TAMIS_OK;
@@ -113,7 +113,7 @@ static tamis_status complete(tam_cuda_bucket_group *r) {
 
 tamis_status tam_cuda_bucket_group_join(tam_cuda_step *s) {
     s->group->steps[s->plan.bucket] = s;
-    return tam_cuda_is_last(s) ? complete(s->group) : TAMIS_OK;
+    return tam_cuda_is_last(s) ? bucket_group_complete(s->group) : TAMIS_OK;
 }
 
 tam_cuda_reporting tam_cuda_bucket_group_reporting(const tam_cuda_step *first, uint32_t by) {

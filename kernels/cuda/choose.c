@@ -30,7 +30,7 @@ static tamis_status check_capacity(const tam_cuda_row *row, size_t count) {
     return TAMIS_OK;
 }
 
-static tam_cuda_select_job prepare(const tam_cuda_row *row, const tam_select_job *job) {
+static tam_cuda_select_job choose_prepare(const tam_cuda_row *row, const tam_select_job *job) {
     const tam_cuda_device *d = &row->device;
     return (tam_cuda_select_job){
         .grid = d->grid,
@@ -47,7 +47,7 @@ static tam_cuda_select_job prepare(const tam_cuda_row *row, const tam_select_job
     };
 }
 
-static tamis_status launch(const tam_cuda_row *row, const tam_cuda_select_job *selection) {
+static tamis_status choose_launch(const tam_cuda_row *row, const tam_cuda_select_job *selection) {
     cudaStream_t stream = row->work.stream;
     const tam_cuda_fresh fresh = {.select = selection->select, .selected = selection->selected};
     TAM_CUDA_TRY(tam_launch_reset(&fresh, stream), "launching a selection");
@@ -57,8 +57,8 @@ static tamis_status launch(const tam_cuda_row *row, const tam_cuda_select_job *s
 
 /* Wait for selected[0..n-1], then copy the indices, at most `most`. As many as fit the staging
  * memory come with the same wait. */
-static tamis_status receive(const tam_cuda_row *row, uint32_t n, const uint32_t *from, size_t most,
-                            uint32_t *indices) {
+static tamis_status choose_receive(const tam_cuda_row *row, uint32_t n, const uint32_t *from,
+                                   size_t most, uint32_t *indices) {
     const tam_cuda_select_result *selected = row->outbox.selected;
     size_t along = tam_min(most, TAM_CUDA_STAGING / sizeof from[0]);
     TAM_TRY(tam_cuda_fetch(row, row->device.selected, n * sizeof *selected, row->outbox.selected));
@@ -84,7 +84,7 @@ static tamis_status send_threshold(const tam_cuda_row *row, uint32_t threshold) 
 tamis_status tam_cuda_select_total(tam_cuda_row *row, const tam_select_job *job, uint32_t *indices,
                                    tam_select_result *out) {
     const tam_grid *grid = row->device.source;
-    tam_cuda_select_job selection = prepare(row, job);
+    tam_cuda_select_job selection = choose_prepare(row, job);
     size_t k = count_own(grid, job->mine, 0, grid->ntiles, job->k);
     TAM_TRY(check_capacity(row, k));
     row->host.params[0] = (tam_cuda_params){
@@ -102,8 +102,8 @@ tamis_status tam_cuda_select_total(tam_cuda_row *row, const tam_select_job *job,
         TAM_TRY(tam_cuda_send(row, row->host.weights, bytes, row->inbox.weights));
         selection.weights = row->inbox.weights;
     }
-    TAM_TRY(launch(row, &selection));
-    TAM_TRY(receive(row, 1, selection.indices, k, indices));
+    TAM_TRY(choose_launch(row, &selection));
+    TAM_TRY(choose_receive(row, 1, selection.indices, k, indices));
     const tam_cuda_select_result *selected = row->outbox.selected;
     *out = (tam_select_result){
         .count = selected->count,
@@ -116,9 +116,9 @@ tamis_status tam_cuda_select_total(tam_cuda_row *row, const tam_select_job *job,
 }
 
 /* Choose k of the `all` indices at the beginning of the pool, by magnitude; write them behind. */
-static tamis_status trim(tam_cuda_row *row, const tam_select_job *job, size_t all, size_t k,
-                         uint32_t *indices, tam_select_result *out) {
-    tam_cuda_select_job selection = prepare(row, job);
+static tamis_status choose_trim(tam_cuda_row *row, const tam_select_job *job, size_t all, size_t k,
+                                uint32_t *indices, tam_select_result *out) {
+    tam_cuda_select_job selection = choose_prepare(row, job);
     tam_cuda_candidates *list = &selection.candidates;
     list->index = list->pool_index;
     list->magnitude = list->pool_magnitude;
@@ -134,8 +134,8 @@ static tamis_status trim(tam_cuda_row *row, const tam_select_job *job, size_t al
     TAM_CUDA_TRY(tam_launch_gather(job->acc, list->index, row->inbox.count, (uint32_t)all,
                                    (float *)list->magnitude, row->work.stream),
                  "launching gather");
-    TAM_TRY(launch(row, &selection));
-    TAM_TRY(receive(row, 1, selection.indices, k, indices));
+    TAM_TRY(choose_launch(row, &selection));
+    TAM_TRY(choose_receive(row, 1, selection.indices, k, indices));
     out->count = k;
     out->deferred = all - k;
     out->key = tam_float(row->outbox.selected->key);
@@ -149,7 +149,7 @@ static tamis_status launch_groups(tam_cuda_row *row, const tam_select_job *job) 
     TAM_TRY(tam_cuda_send(row, row->host.params, grid->ngroups * sizeof row->host.params[0],
                           row->inbox.params));
     for (uint32_t g = 0, at = 0; g < grid->ngroups; g++) {
-        tam_cuda_select_job selection = prepare(row, job);
+        tam_cuda_select_job selection = choose_prepare(row, job);
         selection.first_chunk = row->tile_chunks[grid->groups[g].first_tile];
         selection.end_chunk = row->tile_chunks[grid->groups[g].first_tile + grid->groups[g].ntiles];
         selection.params += g;
@@ -160,7 +160,7 @@ static tamis_status launch_groups(tam_cuda_row *row, const tam_select_job *job) 
         selection.grid.blocks = (uint32_t)tam_min(selection.grid.blocks, most);
         at += row->host.params[g].k;
         if (row->host.params[g].k > 0)
-            TAM_TRY(launch(row, &selection));
+            TAM_TRY(choose_launch(row, &selection));
     }
     return TAMIS_OK;
 }
@@ -182,8 +182,8 @@ tamis_status tam_cuda_select_groups(tam_cuda_row *row, const tam_select_job *job
     if (all == 0)
         return TAMIS_OK;
     TAM_TRY(launch_groups(row, job));
-    TAM_TRY(
-        receive(row, grid->ngroups, row->device.candidates.pool_index, k < all ? 0 : all, indices));
+    TAM_TRY(choose_receive(row, grid->ngroups, row->device.candidates.pool_index, k < all ? 0 : all,
+                           indices));
     for (uint32_t g = 0; g < grid->ngroups; g++) {
         if (row->host.params[g].k == 0)
             continue;
@@ -193,7 +193,7 @@ tamis_status tam_cuda_select_groups(tam_cuda_row *row, const tam_select_job *job
     out->count = all;
     out->rescanned = true;
     out->key = tam_float(least);
-    return k < all ? trim(row, job, all, k, indices, out) : TAMIS_OK;
+    return k < all ? choose_trim(row, job, all, k, indices, out) : TAMIS_OK;
 }
 
 /* -- count ------------------------------------------------------------------------------------ */
@@ -230,8 +230,8 @@ tamis_status tam_cuda_mark(tam_cuda_row *row, const float *acc, uint32_t length,
 
 /* -- walks: in pieces through the staging memory, indices in its first half, values behind ---- */
 
-static tamis_status send_piece(tam_cuda_row *row, const uint32_t *indices, size_t count,
-                               const float *values) {
+static tamis_status choose_send_piece(tam_cuda_row *row, const uint32_t *indices, size_t count,
+                                      const float *values) {
     unsigned char *staging = row->work.staging;
     *row->host.count = (uint32_t)count;
     memcpy(staging, indices, count * sizeof indices[0]);
@@ -257,7 +257,7 @@ tamis_status tam_cuda_gather(tam_cuda_row *row, const float *acc, const uint32_t
                              size_t count, float *values) {
     for (size_t at = 0; at < count; at += TAM_CUDA_WALK) {
         uint32_t piece = (uint32_t)tam_min(count - at, TAM_CUDA_WALK);
-        TAM_TRY(send_piece(row, indices + at, piece, NULL));
+        TAM_TRY(choose_send_piece(row, indices + at, piece, NULL));
         TAM_CUDA_TRY(tam_launch_gather(acc, row->indices, row->inbox.count, piece, row->values,
                                        row->work.stream),
                      "launching gather");
@@ -274,7 +274,7 @@ tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,
     TAM_TRY(tam_cuda_target(row, target, &launch));
     for (size_t at = 0; at < count; at += TAM_CUDA_WALK) {
         uint32_t piece = (uint32_t)tam_min(count - at, TAM_CUDA_WALK);
-        TAM_TRY(send_piece(row, indices + at, piece, values + at));
+        TAM_TRY(choose_send_piece(row, indices + at, piece, values + at));
         TAM_CUDA_TRY(tam_launch_apply(&launch, row->indices, row->inbox.count, piece, divisor,
                                       row->values, row->work.stream),
                      "launching apply");
@@ -287,7 +287,7 @@ tamis_status tam_cuda_put(tam_cuda_row *row, float *acc, const uint32_t *indices
                           const float *values) {
     for (size_t at = 0; at < count; at += TAM_CUDA_WALK) {
         uint32_t piece = (uint32_t)tam_min(count - at, TAM_CUDA_WALK);
-        TAM_TRY(send_piece(row, indices + at, piece, values ? values + at : NULL));
+        TAM_TRY(choose_send_piece(row, indices + at, piece, values ? values + at : NULL));
         TAM_CUDA_TRY(tam_launch_put(acc, row->indices, row->inbox.count, piece,
                                     values ? row->values : NULL, row->work.stream),
                      "launching put");

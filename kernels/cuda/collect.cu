@@ -46,7 +46,7 @@ static __device__ double add_tiles(const tam_cuda_accumulate &job, uint64_t t, u
     return u;
 }
 
-static __device__ void sum_group(const tam_cuda_accumulate &job, uint32_t g) {
+static __device__ void collect_sum_group(const tam_cuda_accumulate &job, uint32_t g) {
     __shared__ double u[TAM_BLOCK_THREADS];
     const tam_group group = job.grid.groups[g];
     uint64_t end = (uint64_t)group.first_tile + group.ntiles;
@@ -133,8 +133,8 @@ static __device__ void look_for(const tam_cuda_accumulate &job, tam_run runs, ui
 }
 
 /* Where the part of block b of `blocks` begins and ends; in all threads. */
-static __device__ void find_part(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks,
-                                 waypoint *from, waypoint *to) {
+static __device__ void collect_find_part(const tam_cuda_accumulate &job, uint32_t b,
+                                         uint32_t blocks, waypoint *from, waypoint *to) {
     using scan = cub::BlockScan<uint32_t, TAM_BLOCK_THREADS>;
     __shared__ typename scan::TempStorage memory;
     __shared__ waypoint ends[2];
@@ -163,7 +163,7 @@ static __device__ void list_part(const tam_cuda_accumulate &job, uint32_t b, uin
     __shared__ batch now;
     const tam_cuda_candidates &list = job.candidates;
     waypoint from, to;
-    find_part(job, b, blocks, &from, &to);
+    collect_find_part(job, b, blocks, &from, &to);
     uint32_t before = from.before; /* entries before the batch */
     for (uint32_t i = from.run * job.grid.run; i < job.grid.nchunks && before < to.entry;
          i += TAM_BLOCK_THREADS) {
@@ -188,7 +188,7 @@ static __device__ void list_part(const tam_cuda_accumulate &job, uint32_t b, uin
 /* The first `summing` blocks. */
 static __device__ void sum_groups(const tam_cuda_accumulate &job, uint32_t summing) {
     for (uint32_t g = blockIdx.x; g < job.grid.ngroups; g += summing)
-        sum_group(job, g);
+        collect_sum_group(job, g);
 }
 
 /* In every block; one says so for all. @return whether the list is complete */

@@ -37,13 +37,13 @@ struct shared_state {
 };
 
 /* How many of so many entries of the bucket are selected here: for a shard its part. */
-static __device__ uint64_t part_of(const tam_cuda_control &job, uint64_t k) {
+static __device__ uint64_t control_part_of(const tam_cuda_control &job, uint64_t k) {
     return tam_rule_rank_budget(k, job.whole, job.node_shard.before, job.node_shard.upto);
 }
 
 /* Those that thresholds are learned for. A shard may get none of a small k. */
-static __device__ uint64_t threshold_k_of(const tam_cuda_control &job, uint64_t k) {
-    uint64_t part = part_of(job, k);
+static __device__ uint64_t control_threshold_k_of(const tam_cuda_control &job, uint64_t k) {
+    uint64_t part = control_part_of(job, k);
     return part > 0 ? part : 1;
 }
 
@@ -58,7 +58,7 @@ static __device__ void read_min_keys(const tam_cuda_control &job) {
 }
 
 /* Thread 0: removes the gaps between smallest keys, keeping rank order. */
-static __device__ tam_observed observe(const tam_cuda_control &job) {
+static __device__ tam_observed control_observe(const tam_cuda_control &job) {
     tam_observed seen = {};
     seen.selected = job.verdict->selected;
     seen.candidates = job.verdict->known ? job.verdict->candidates : 0;
@@ -156,7 +156,7 @@ static __device__ void sort_groups(const tam_cuda_control &job) {
 /* Every budget depends on those before it: thread 0 computes, the others load and store. */
 static __device__ void budget_groups(const tam_cuda_control &job, shared_state &shared) {
     uint32_t ngroups = job.grid.ngroups;
-    tam_rest rest = {static_cast<double>(threshold_k_of(job, *job.k)),
+    tam_rest rest = {static_cast<double>(control_threshold_k_of(job, *job.k)),
                      shared.norm}; /* thread 0's */
     for (uint32_t first = 0; first < ngroups; first += TAM_BLOCK_THREADS) {
         uint32_t count = min(ngroups - first, static_cast<uint32_t>(TAM_BLOCK_THREADS));
@@ -190,12 +190,13 @@ static __device__ void shape_levels(const tam_cuda_control &job, const tam_level
 static __device__ void learn_levels(const tam_cuda_control &job, shared_state &shared) {
     bool by_norm = job.scheme.budget == TAM_BUDGET_NORM;
     if (threadIdx.x == 0) {
-        shared.seen = observe(job);
+        shared.seen = control_observe(job);
         if (shared.seen.nmin_keys > 0)
             shared.update = tam_rule_learn(&shared.seen, job.scheme.budget, job.over, job.levels[0],
                                            &shared.state);
         /* The groups cover the vector, so every entry of the union is in some group. */
-        shared.update.share = tam_rule_union_share(threshold_k_of(job, *job.k), job.verdict->count);
+        shared.update.share =
+            tam_rule_union_share(control_threshold_k_of(job, *job.k), job.verdict->count);
     }
     if (by_norm)
         count_selected(job);
@@ -211,7 +212,7 @@ static __device__ void learn_levels(const tam_cuda_control &job, shared_state &s
     shape_levels(job, shared.update);
 }
 
-static __device__ void learn(const tam_cuda_control &job, shared_state &shared) {
+static __device__ void control_learn(const tam_cuda_control &job, shared_state &shared) {
     bool has_levels = tam_scheme_has_levels(job.scheme);
     measure_groups(job);
     if (has_levels)
@@ -224,14 +225,15 @@ static __device__ void learn(const tam_cuda_control &job, shared_state &shared) 
         learn_levels(job, shared);
     else if (job.scheme.threshold == TAM_THRESHOLD_STEP && threadIdx.x == 0)
         shared.state.threshold = tam_rule_step(shared.state.threshold, job.verdict->selected,
-                                               threshold_k_of(job, *job.k));
+                                               control_threshold_k_of(job, *job.k));
     if (threadIdx.x == 0)
         *job.state = shared.state;
 }
 
 /* -- prepare ---------------------------------------------------------------------------------- */
 
-static __device__ uint32_t selected_of(const tam_cuda_control &job, uint64_t k, uint32_t at) {
+static __device__ uint32_t control_selected_of(const tam_cuda_control &job, uint64_t k,
+                                               uint32_t at) {
     const tam_cuda_quota &quota = job.quota;
     if (quota.capacity > 0.0)
         return static_cast<uint32_t>(tam_rule_capacity(quota.capacity, k, quota.ranks, quota.own));
@@ -247,14 +249,15 @@ static __device__ void write_params(const tam_cuda_control &job, const tam_contr
     job.params->mine = job.scheme.ownership == TAM_OWN_ALL
                            ? TAM_PART_ALL
                            : tam_scheme_part(job.scheme, step, job.packets.rank, nranks);
-    job.params->k = selected_of(job, part_of(job, k), at);
+    job.params->k = control_selected_of(job, control_part_of(job, k), at);
     job.params->floor = tam_bits(floor_key) + 1;
     job.params->listed = tam_rule_listed(job.scheme.threshold, &state);
 }
 
 /* A group is handled by the thread that handled it in learn: levels need no barrier, only the
  * state does. */
-static __device__ void prepare(const tam_cuda_control &job, const tam_control_state &state) {
+static __device__ void control_prepare(const tam_cuda_control &job,
+                                       const tam_control_state &state) {
     for (uint32_t g = threadIdx.x; g < job.grid.ngroups; g += TAM_BLOCK_THREADS) {
         job.thresholds[g] = tam_rule_threshold(job.scheme.threshold, &state, job.levels[g]);
         job.weights[g] = tam_rule_weight(&state, job.levels[g]);
@@ -264,10 +267,10 @@ static __device__ void prepare(const tam_cuda_control &job, const tam_control_st
 /* Prepare the next step, with target k: learned levels are shifted accordingly. */
 static __device__ void write_next_params(const tam_cuda_control &job,
                                          const tam_control_state &state, uint64_t k) {
-    uint64_t now = threshold_k_of(job, *job.k), next = threshold_k_of(job, k);
+    uint64_t now = control_threshold_k_of(job, *job.k), next = control_threshold_k_of(job, k);
     if (next != now && state.primed && tam_scheme_has_levels(job.scheme))
         shift_levels(job, tam_rule_target_shift(&state, now, next));
-    prepare(job, state);
+    control_prepare(job, state);
     __syncthreads(); /* all have read k */
     if (threadIdx.x > 0)
         return;
@@ -285,7 +288,7 @@ static __device__ bool is_last_bucket(tam_cuda_common *common) {
     return last;
 }
 
-static __device__ void end_step(const tam_cuda_control &job, bool by_norm) {
+static __device__ void control_end_step(const tam_cuda_control &job, bool by_norm) {
     __shared__ shared_state shared;
     uint32_t status = job.common->verdict.status;
     if (status != TAMIS_OK && status != TAMIS_E_NONFINITE) {
@@ -298,22 +301,22 @@ static __device__ void end_step(const tam_cuda_control &job, bool by_norm) {
     if (threadIdx.x == 0) /* no other thread reads the state before the barrier */
         shared.state = *job.state;
     if (status == TAMIS_OK)
-        learn(job, shared);
+        control_learn(job, shared);
     __syncthreads();
     if (!by_norm || status != TAMIS_OK || tam_scheme_is_sparse_rows(job.scheme))
         write_next_params(job, shared.state, *job.k);
 }
 
 static __global__ void control(const tam_cuda_control *jobs, const tam_cuda_reporting reporting) {
-    end_step(jobs[blockIdx.x], false);
+    control_end_step(jobs[blockIdx.x], false);
     if (is_last_bucket(reporting.common))
         tam_report(reporting);
 }
 
 /* Where k is divided by norms: in the last block all of them are known. */
-static __global__ void divide(const tam_cuda_control *jobs, const tam_cuda_budgets budgets,
-                              tam_cuda_common *common) {
-    end_step(jobs[blockIdx.x], true);
+static __global__ void control_divide(const tam_cuda_control *jobs, const tam_cuda_budgets budgets,
+                                      tam_cuda_common *common) {
+    control_end_step(jobs[blockIdx.x], true);
     if (is_last_bucket(common) && threadIdx.x == 0 && common->verdict.status == TAMIS_OK)
         tam_bucket_budgets(budgets.k, budgets.nbuckets, budgets.lengths, budgets.norms,
                            budgets.even, budgets.next);
@@ -339,7 +342,7 @@ static __global__ void retarget(const tam_cuda_control *jobs, const tam_cuda_bud
 }
 
 static __global__ void write_first_params(const tam_cuda_control job, uint64_t step) {
-    prepare(job, *job.state);
+    control_prepare(job, *job.state);
     if (threadIdx.x > 0)
         return;
     write_params(job, *job.state, *job.k, step);
@@ -352,7 +355,7 @@ extern "C" int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_b
     uint32_t nbuckets = budgets->nbuckets + budgets->nrow_segments;
     if (!budgets->by_norm)
         return tam_launch(control, nbuckets, stream, jobs, *reporting);
-    int error = tam_launch(divide, nbuckets, stream, jobs, *budgets, reporting->common);
+    int error = tam_launch(control_divide, nbuckets, stream, jobs, *budgets, reporting->common);
     return error ? error : tam_launch(retarget, nbuckets, stream, jobs, *budgets, *reporting);
 }
 

@@ -24,7 +24,7 @@
 /* -- pieces ----------------------------------------------------------------------------------- */
 
 /* Split the chunks, in the order of the tiles, into pieces; `pieces` NULL: only count. */
-static uint32_t split_pieces(const tam_grid *grid, uint64_t most, tam_cuda_piece *pieces) {
+static uint32_t dense_split_pieces(const tam_grid *grid, uint64_t most, tam_cuda_piece *pieces) {
     tam_cuda_piece piece = {0};
     uint32_t count = 0;
     for (uint32_t t = 0; t < grid->ntiles; t++) {
@@ -52,7 +52,7 @@ static bool flags(const tam_cuda_step *s) {
 }
 
 /* A multiple of 4 floats, so that every shard is aligned. */
-static uint64_t shard_length_of(const tam_cuda_step *s, uint64_t count) {
+static uint64_t dense_shard_length_of(const tam_cuda_step *s, uint64_t count) {
     uint64_t sent = count + flags(s);
     return tam_cuda_round_up((size_t)(sent + s->plan.nranks - 1) / s->plan.nranks, 4);
 }
@@ -64,7 +64,7 @@ static tam_cuda_exchange exchange_of(const tam_cuda_step *s, uint32_t piece) {
     x.values += piece % 2 * s->exchange.capacity;
     x.shards += piece % 2 * s->exchange.capacity;
     if (piece + 1 == s->npieces)
-        x.shard_length = shard_length_of(s, s->pieces[piece].count);
+        x.shard_length = dense_shard_length_of(s, s->pieces[piece].count);
     x.capacity = x.shard_length * s->plan.nranks;
     return x;
 }
@@ -72,23 +72,23 @@ static tam_cuda_exchange exchange_of(const tam_cuda_step *s, uint32_t piece) {
 /* -- memory ----------------------------------------------------------------------------------- */
 
 /* Elements of the largest bucket. */
-static uint64_t longest(const tam_cuda_plan *plan) {
+static uint64_t dense_longest(const tam_cuda_plan *plan) {
     uint64_t most = plan->grid->n;
     for (uint32_t b = 0; plan->whole && b < plan->whole->nbuckets; b++)
         most = plan->whole->lengths[b] > most ? plan->whole->lengths[b] : most;
     return most;
 }
 
-static tamis_status describe(tam_cuda_step *s) {
+static tamis_status dense_describe(tam_cuda_step *s) {
     const tam_cuda_plan *plan = &s->plan;
-    s->npieces = split_pieces(plan->grid, s->piece, NULL);
+    s->npieces = dense_split_pieces(plan->grid, s->piece, NULL);
     s->pieces = tam_alloc_array(s->npieces, sizeof s->pieces[0]);
     if (!s->pieces)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u pieces of the gradient", s->npieces);
-    split_pieces(plan->grid, s->piece, s->pieces);
+    dense_split_pieces(plan->grid, s->piece, s->pieces);
     for (uint32_t p = 0; p < s->npieces; p++)
         s->pieces[p].flagged = flags(s);
-    uint64_t n = longest(plan), shard = shard_length_of(s, s->piece < n ? s->piece : n);
+    uint64_t n = dense_longest(plan), shard = dense_shard_length_of(s, s->piece < n ? s->piece : n);
     s->exchange = (tam_cuda_exchange){
         .grid.n = plan->grid->n, /* no groups: norms are not needed */
         .packets = {.bytes = tam_cuda_round_up(tam_header_bytes(TAM_COUNTERS) + sizeof(uint32_t),
@@ -109,8 +109,8 @@ static tamis_status describe(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
-    uint32_t nranks = s->plan.nranks, pairs = longest(&s->plan) > s->piece ? 2 : 1;
+static void dense_take(tam_cuda_step *s, tam_cuda_arena *arena) {
+    uint32_t nranks = s->plan.nranks, pairs = dense_longest(&s->plan) > s->piece ? 2 : 1;
     s->exchange.packets.memory = tam_cuda_take(arena, nranks, s->exchange.packets.bytes);
     s->exchange.ranges.runs = tam_cuda_take(arena, nranks, sizeof(uint32_t)); /* of no range */
     if (s->plan.first) {
@@ -122,7 +122,7 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     s->exchange.shards = tam_cuda_take(arena, pairs * s->exchange.capacity, sizeof(float));
 }
 
-static tamis_status fill(tam_cuda_step *s) {
+static tamis_status dense_fill(tam_cuda_step *s) {
     tam_cuda_bucket_group *r = s->group;
     if (s->plan.first)
         return TAMIS_OK;
@@ -134,12 +134,12 @@ static tamis_status fill(tam_cuda_step *s) {
 
 /* -- state: the number of the step ------------------------------------------------------------ */
 
-static tamis_status load(tam_cuda_step *s, uint64_t number) {
+static tamis_status dense_load(tam_cuda_step *s, uint64_t number) {
     tam_cuda_params params = {.step = number};
     return tam_cuda_queue_write(&s->group->queue, &params, sizeof params, s->control.params);
 }
 
-static tamis_status save(tam_cuda_step *s, const tam_cuda_past *past) {
+static tamis_status dense_save(tam_cuda_step *s, const tam_cuda_past *past) {
     (void)s;
     (void)past;
     return TAMIS_OK;
@@ -147,24 +147,24 @@ static tamis_status save(tam_cuda_step *s, const tam_cuda_past *past) {
 
 /* -- phases ----------------------------------------------------------------------------------- */
 
-static tamis_status begin(tam_cuda_step *s) {
+static tamis_status dense_begin(tam_cuda_step *s) {
     TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, s->group->queue.stream));
     return TAMIS_OK;
 }
 
 /* Nothing to do: narrow has already checked the sums. */
-static tamis_status validate(tam_cuda_step *s) {
+static tamis_status dense_validate(tam_cuda_step *s) {
     (void)s;
     return TAMIS_OK;
 }
 
-static tamis_status apply_result(tam_cuda_step *s) {
+static tamis_status dense_apply_result(tam_cuda_step *s) {
     TAM_CUDA_LAUNCH(tam_launch_dense_apply(&s->exchange, &s->target, s->control.params,
                                            tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
-static tamis_status finish(tam_cuda_step *first, uint32_t by) {
+static tamis_status dense_finish(tam_cuda_step *first, uint32_t by) {
     const tam_cuda_reporting reporting = tam_cuda_bucket_group_reporting(first, by);
     TAM_CUDA_LAUNCH(tam_launch_report(&reporting, first->group->comm_stream));
     return TAMIS_OK;
@@ -203,31 +203,31 @@ static tamis_status send(tam_cuda_step *s, uint32_t piece, tam_cuda_comm_phase p
 }
 
 /* Later kernels follow the last collective on the buffers of this piece. */
-static tamis_status receive(const tam_cuda_step *s, uint32_t piece) {
+static tamis_status dense_receive(const tam_cuda_step *s, uint32_t piece) {
     TAM_CUDA_TRY(cudaStreamWaitEvent(s->group->comm_stream, arrival_of(s, piece), 0),
                  "receiving a piece");
     return TAMIS_OK;
 }
 
-static tamis_status widen(tam_cuda_step *s, uint32_t piece) {
+static tamis_status dense_widen(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     TAM_CUDA_LAUNCH(
         tam_launch_dense_widen(&x, &s->target, &s->pieces[piece], tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
-static tamis_status add(tam_cuda_step *s, uint32_t piece) {
+static tamis_status dense_add(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
-    TAM_TRY(receive(s, piece));
+    TAM_TRY(dense_receive(s, piece));
     TAM_CUDA_LAUNCH(tam_launch_add(&x, tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
-static tamis_status narrow(tam_cuda_step *s, uint32_t piece) {
+static tamis_status dense_narrow(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     if (flags(s))
         x.values = x.shards;
-    TAM_TRY(receive(s, piece));
+    TAM_TRY(dense_receive(s, piece));
     TAM_CUDA_LAUNCH(
         tam_launch_dense_narrow(&x, &s->target, &s->pieces[piece], tam_cuda_comm_stream(s)));
     return TAMIS_OK;
@@ -244,18 +244,18 @@ typedef struct route {
 
 static const route *route_of(const tam_cuda_step *s) {
     static const route routes[] = {
-        [TAMIS_SUM_ORDER_TREE] = {2, {{widen, TAM_CUDA_SHARDS}, {add, TAM_CUDA_SUMS}}},
-        [TAMIS_SUM_ORDER_TRANSPORT] = {1, {{widen, TAM_CUDA_VALUES}}},
+        [TAMIS_SUM_ORDER_TREE] = {2, {{dense_widen, TAM_CUDA_SHARDS}, {dense_add, TAM_CUDA_SUMS}}},
+        [TAMIS_SUM_ORDER_TRANSPORT] = {1, {{dense_widen, TAM_CUDA_VALUES}}},
     };
     return &routes[s->plan.sum_order];
 }
 
 /* The piece that had the buffers before is narrowed first. */
-static tamis_status advance(tam_cuda_step *s, uint32_t piece, uint32_t stage,
-                            tam_cuda_enqueue_comm enqueue_comm, void *context) {
+static tamis_status dense_advance(tam_cuda_step *s, uint32_t piece, uint32_t stage,
+                                  tam_cuda_enqueue_comm enqueue_comm, void *context) {
     const route *way = route_of(s);
     if (stage == 0 && piece >= 2 && piece - 2 < s->npieces)
-        TAM_TRY(narrow(s, piece - 2));
+        TAM_TRY(dense_narrow(s, piece - 2));
     if (piece >= s->npieces)
         return TAMIS_OK;
     TAM_TRY(way->stages[stage].prepare(s, piece));
@@ -265,7 +265,7 @@ static tamis_status advance(tam_cuda_step *s, uint32_t piece, uint32_t stage,
 static tamis_status check_packets(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm,
                                   void *context) {
     TAM_TRY(send(s, 0, TAM_CUDA_PACKETS, enqueue_comm, context));
-    TAM_TRY(receive(s, 0));
+    TAM_TRY(dense_receive(s, 0));
     TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
@@ -276,15 +276,15 @@ tamis_status tam_cuda_dense_reduce(tam_cuda_step *s, tam_cuda_enqueue_comm enque
     TAM_TRY(check_packets(s, enqueue_comm, context));
     for (uint32_t first = 0; first < s->npieces + 2; first += 2) {
         for (uint32_t stage = 0; stage < route_of(s)->count; stage++) {
-            TAM_TRY(advance(s, first, stage, enqueue_comm, context));
-            TAM_TRY(advance(s, first + 1, stage, enqueue_comm, context));
+            TAM_TRY(dense_advance(s, first, stage, enqueue_comm, context));
+            TAM_TRY(dense_advance(s, first + 1, stage, enqueue_comm, context));
         }
     }
     return TAMIS_OK;
 }
 
-static tamis_status warm_up(tam_cuda_step *s, uint32_t piece, tam_cuda_enqueue_comm enqueue_comm,
-                            void *context) {
+static tamis_status dense_warm_up(tam_cuda_step *s, uint32_t piece,
+                                  tam_cuda_enqueue_comm enqueue_comm, void *context) {
     const route *way = route_of(s);
     tam_cuda_comm_buffers buffers = tam_cuda_dense_buffers(s, piece);
     for (uint32_t i = 0; i < way->count; i++)
@@ -296,22 +296,22 @@ tamis_status tam_cuda_dense_warm_up(tam_cuda_step *s, tam_cuda_enqueue_comm enqu
                                     void *context) {
     tam_cuda_comm_buffers buffers = tam_cuda_dense_buffers(s, 0);
     TAM_TRY(enqueue_comm(context, &buffers, TAM_CUDA_PACKETS));
-    TAM_TRY(warm_up(s, 0, enqueue_comm, context));
-    return s->npieces > 1 ? warm_up(s, s->npieces - 1, enqueue_comm, context) : TAMIS_OK;
+    TAM_TRY(dense_warm_up(s, 0, enqueue_comm, context));
+    return s->npieces > 1 ? dense_warm_up(s, s->npieces - 1, enqueue_comm, context) : TAMIS_OK;
 }
 
 /* -- open ------------------------------------------------------------------------------------- */
 
 static const tam_cuda_kind dense = {
     .urgency = TAM_CUDA_BRISK, /* the messages beside its kernels go first */
-    .take = take,
-    .fill = fill,
-    .load = load,
-    .save = save,
-    .begin = begin,
-    .validate = validate,
-    .apply = apply_result,
-    .finish = finish,
+    .take = dense_take,
+    .fill = dense_fill,
+    .load = dense_load,
+    .save = dense_save,
+    .begin = dense_begin,
+    .validate = dense_validate,
+    .apply = dense_apply_result,
+    .finish = dense_finish,
 };
 
 tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32_t piece,
@@ -326,7 +326,7 @@ tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32
     s->device = device;
     s->plan = *plan;
     s->piece = piece;
-    tamis_status status = describe(s);
+    tamis_status status = dense_describe(s);
     if (status == TAMIS_OK)
         return tam_cuda_step_make(s, out);
     tam_free(s);

@@ -31,7 +31,8 @@ static __device__ void prepare_buffers(const tam_cuda_exchange &x, const tam_cud
 
 template <typename TYPE>
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    widen(const tam_cuda_exchange x, const tam_cuda_accumulate target, const tam_cuda_piece piece) {
+    widen_values(const tam_cuda_exchange x, const tam_cuda_accumulate target,
+                const tam_cuda_piece piece) {
     bool broken = x.params->broken != 0 || x.scratch->verdict.status != TAMIS_OK;
     float scale = target.source->scale;
     prepare_buffers(x, piece, broken);
@@ -59,7 +60,7 @@ static __device__ __forceinline__ bool arrived(float sum, witness *seen) {
 }
 
 /* A sum that is not finite becomes 0; unless bad entries are dropped, apply zeros all. */
-static __device__ __forceinline__ float divide(float sum, float divisor, witness *seen) {
+static __device__ __forceinline__ float divide_sums(float sum, float divisor, witness *seen) {
     float value = __fdiv_rn(sum, divisor);
     bool finite = tam_magnitude_of(value) < TAM_INFINITE_BITS;
     seen->bad += !finite;
@@ -74,7 +75,7 @@ static __device__ void narrow_row(float4 sums, float divisor, witness *seen,
 #pragma unroll
     for (uint32_t c = 0; c < 4; c++) {
         whole = arrived(x[c], seen) && whole;
-        x[c] = divide(x[c], divisor, seen);
+        x[c] = divide_sums(x[c], divisor, seen);
     }
     if (whole)
         __stcs(to, TYPE::narrow(x));
@@ -91,7 +92,7 @@ static __device__ void narrow_chunk(const float *from, uint32_t length, float di
     for (uint32_t i = 4 * nrows + lane; i < length; i += 32) {
         float sum = from[i];
         if (arrived(sum, seen))
-            __stcs(to + i, TYPE::narrow(divide(sum, divisor, seen)));
+            __stcs(to + i, TYPE::narrow(divide_sums(sum, divisor, seen)));
     }
 }
 
@@ -104,8 +105,8 @@ static __device__ __forceinline__ bool refused(const tam_cuda_exchange &x,
 
 template <typename TYPE>
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    narrow(const tam_cuda_exchange x, const tam_cuda_accumulate target,
-           const tam_cuda_piece piece) {
+    narrow_values(const tam_cuda_exchange x, const tam_cuda_accumulate target,
+                 const tam_cuda_piece piece) {
     witness seen = {};
     seen.absent = refused(x, piece);
     uint32_t end = seen.absent ? 0 : piece.end_chunk;
@@ -124,7 +125,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 
 /* A rank that refused a packet or found absent sums refuses this step and all later ones; in those
  * the verdict on the packets is still that of the first refusal. */
-static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verdict) {
+static __device__ void dense_refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verdict) {
     verdict->status = TAMIS_E_PROTOCOL;
     verdict->refused = TAM_REFUSED_ABSENT;
     verdict->rank = tam_rank_of(x.packets, x.packets.rank);
@@ -138,12 +139,12 @@ static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verd
 }
 
 /* All ranks have the same sums, so they reach the same verdict. */
-static __device__ void conclude(const tam_cuda_exchange &x, bool refused, bool skipped) {
+static __device__ void dense_conclude(const tam_cuda_exchange &x, bool refused, bool skipped) {
     tam_cuda_verdict *verdict = &x.common->verdict;
     *verdict = {};
     verdict->step = x.params->step;
     if (refused) {
-        refuse(x, verdict);
+        dense_refuse(x, verdict);
         return;
     }
     for (uint32_t b = 0; b < x.nbuckets; b++) {
@@ -158,8 +159,8 @@ static __device__ void conclude(const tam_cuda_exchange &x, bool refused, bool s
 
 /* A broken exchange has absent sums in every later step. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    apply_result(const tam_cuda_exchange x, const tam_cuda_accumulate target,
-                 tam_cuda_params *params) {
+    apply_sums(const tam_cuda_exchange x, const tam_cuda_accumulate target,
+                       tam_cuda_params *params) {
     bool there = threadIdx.x < x.nbuckets;
     const tam_cuda_scratch *seen = x.all[there ? threadIdx.x : 0].scratch;
     bool refuses = seen->absent || seen->verdict.status == TAMIS_E_PROTOCOL;
@@ -173,7 +174,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     if (blockIdx.x > 0 || threadIdx.x > 0)
         return;
     if (x.decides)
-        conclude(x, refused, skipped);
+        dense_conclude(x, refused, skipped);
     if (refused) /* not applied, so not counted */
         params->broken = TAMIS_E_PROTOCOL;
     else
@@ -183,7 +184,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 /* -- launch ----------------------------------------------------------------------------------- */
 
 /* A chunk for every warp. */
-static unsigned blocks_for(const tam_cuda_exchange *job, uint32_t nchunks) {
+static unsigned dense_blocks_for(const tam_cuda_exchange *job, uint32_t nchunks) {
     uint32_t blocks = (nchunks + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
     return blocks < job->blocks ? blocks : job->blocks;
 }
@@ -192,29 +193,29 @@ typedef void (*mover)(const tam_cuda_exchange, const tam_cuda_accumulate, const 
 
 static int move(const mover of_type[3], const tam_cuda_exchange *job,
                 const tam_cuda_accumulate *target, const tam_cuda_piece *piece, void *stream) {
-    unsigned blocks = blocks_for(job, piece->end_chunk - piece->first_chunk);
+    unsigned blocks = dense_blocks_for(job, piece->end_chunk - piece->first_chunk);
     return tam_launch(of_type[target->type], blocks, stream, *job, *target, *piece);
 }
 
 extern "C" int tam_launch_dense_widen(const tam_cuda_exchange *job,
                                       const tam_cuda_accumulate *target,
                                       const tam_cuda_piece *piece, void *stream) {
-    static const mover of_type[] = {widen<tam_as_float32>, widen<tam_as_float16>,
-                                    widen<tam_as_bfloat16>};
+    static const mover of_type[] = {widen_values<tam_as_float32>, widen_values<tam_as_float16>,
+                                    widen_values<tam_as_bfloat16>};
     return move(of_type, job, target, piece, stream);
 }
 
 extern "C" int tam_launch_dense_narrow(const tam_cuda_exchange *job,
                                        const tam_cuda_accumulate *target,
                                        const tam_cuda_piece *piece, void *stream) {
-    static const mover of_type[] = {narrow<tam_as_float32>, narrow<tam_as_float16>,
-                                    narrow<tam_as_bfloat16>};
+    static const mover of_type[] = {narrow_values<tam_as_float32>, narrow_values<tam_as_float16>,
+                                    narrow_values<tam_as_bfloat16>};
     return move(of_type, job, target, piece, stream);
 }
 
 extern "C" int tam_launch_dense_apply(const tam_cuda_exchange *job,
                                       const tam_cuda_accumulate *target, tam_cuda_params *params,
                                       void *stream) {
-    return tam_launch(apply_result, blocks_for(job, target->grid.nchunks), stream, *job, *target,
-                      params);
+    return tam_launch(apply_sums, dense_blocks_for(job, target->grid.nchunks), stream, *job,
+                      *target, params);
 }

@@ -84,7 +84,7 @@ static tamis_status cuda_write(void *self, const void *host, size_t bytes, void 
     TAM_CUDA_ON(row->device.device, tam_cuda_queue_write(&row->copy, host, bytes, device));
 }
 
-static tamis_status check(const tam_cuda_row *row, const void *memory, const char *what) {
+static tamis_status device_check(const tam_cuda_row *row, const void *memory, const char *what) {
     struct cudaPointerAttributes seen;
     cudaError_t error = cudaPointerGetAttributes(&seen, memory);
     if (error != cudaSuccess && error != cudaErrorInvalidValue)
@@ -106,7 +106,7 @@ static tamis_status check(const tam_cuda_row *row, const void *memory, const cha
 
 static tamis_status cuda_check(void *self, const void *memory, const char *what) {
     tam_cuda_row *row = self;
-    TAM_CUDA_ON(row->device.device, check(row, memory, what));
+    TAM_CUDA_ON(row->device.device, device_check(row, memory, what));
 }
 
 /* -- accumulate ------------------------------------------------------------------------------- */
@@ -149,7 +149,8 @@ static tamis_status cuda_follow(void *self, void *stream) {
     TAM_CUDA_ON(row->device.device, follow(row, (cudaStream_t)stream));
 }
 
-static tamis_status accumulate(tam_cuda_row *row, const tam_accumulate *job, tam_accumulated *out) {
+static tamis_status device_accumulate(tam_cuda_row *row, const tam_accumulate *job,
+                                      tam_accumulated *out) {
     const tam_cuda_device *d = &row->device;
     size_t ngroups = d->grid.ngroups;
     tam_cuda_accumulate launch;
@@ -182,13 +183,13 @@ static tamis_status accumulate(tam_cuda_row *row, const tam_accumulate *job, tam
 
 static tamis_status cuda_accumulate(void *self, const tam_accumulate *job, tam_accumulated *out) {
     tam_cuda_row *row = self;
-    TAM_CUDA_ON(row->device.device, accumulate(row, job, out));
+    TAM_CUDA_ON(row->device.device, device_accumulate(row, job, out));
 }
 
 /* -- the rest of the row ---------------------------------------------------------------------- */
 
-static tamis_status select_entries(tam_cuda_row *row, const tam_select_job *job, uint32_t *indices,
-                                   tam_select_result *out) {
+static tamis_status device_select_entries(tam_cuda_row *row, const tam_select_job *job,
+                                          uint32_t *indices, tam_select_result *out) {
     *out = (tam_select_result){0};
     TAM_TRY(refresh_parts(row));
     return job->kind == TAM_SELECT_GROUPS ? tam_cuda_select_groups(row, job, indices, out)
@@ -198,7 +199,7 @@ static tamis_status select_entries(tam_cuda_row *row, const tam_select_job *job,
 static tamis_status cuda_select(void *self, const tam_select_job *job, uint32_t *indices,
                                 tam_select_result *out) {
     tam_cuda_row *row = self;
-    TAM_CUDA_ON(row->device.device, select_entries(row, job, indices, out));
+    TAM_CUDA_ON(row->device.device, device_select_entries(row, job, indices, out));
 }
 
 static tamis_status cuda_count(void *self, const float *acc, uint32_t threshold, uint64_t *out) {

@@ -56,7 +56,8 @@ struct writer {
     uint64_t checksum;     /* of what this thread wrote */
 };
 
-static __device__ void put(writer *w, uint32_t key, uint32_t more, uint32_t equal, uint32_t index) {
+static __device__ void emit_put(writer *w, uint32_t key, uint32_t more, uint32_t equal,
+                                uint32_t index) {
     if (key < w->cutoff || (key == w->cutoff && equal >= w->ties))
         return;
     uint32_t place = more + (equal < w->ties ? equal : w->ties);
@@ -101,7 +102,7 @@ static __device__ void emit_list(const tam_cuda_select_job &job, writer *w) {
             uint32_t key = mine.key[q];
             if (at + q >= run.end || key < w->cutoff)
                 continue;
-            put(w, key, more, equal, job.candidates.index[at + q]);
+            emit_put(w, key, more, equal, job.candidates.index[at + q]);
             more += key > w->cutoff;
             equal += key == w->cutoff;
         }
@@ -127,8 +128,8 @@ static __device__ void emit_chunk(const tam_cuda_select_job &job, const tam_cuda
         uint32_t overs = __ballot_sync(TAM_WARP, takes_part && key > w->cutoff);
         uint32_t equals = __ballot_sync(TAM_WARP, takes_part && key == w->cutoff);
         if (takes_part)
-            put(w, key, more + (uint32_t)__popc(overs & below),
-                equal + (uint32_t)__popc(equals & below), chunk.begin + i);
+            emit_put(w, key, more + (uint32_t)__popc(overs & below),
+                     equal + (uint32_t)__popc(equals & below), chunk.begin + i);
         more += (uint32_t)__popc(overs);
         equal += (uint32_t)__popc(equals);
     }
@@ -158,7 +159,7 @@ static __device__ void emit_chunks(const tam_cuda_select_job &job, writer *w) {
     }
 }
 
-static __device__ void write_indices(const tam_cuda_select_job &job) {
+static __device__ void emit_write_indices(const tam_cuda_select_job &job) {
     using reduce = cub::BlockReduce<uint64_t, TAM_BLOCK_THREADS>;
     __shared__ typename reduce::TempStorage memory;
     const tam_cuda_search search = *job.select.search;
@@ -181,12 +182,12 @@ static __device__ void write_indices(const tam_cuda_select_job &job) {
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     emit(const tam_cuda_select_job job) {
-    write_indices(job);
+    emit_write_indices(job);
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     emit_sealed(const tam_cuda_select_job job, const tam_cuda_exchange x) {
-    write_indices(job);
+    emit_write_indices(job);
     if (tam_last_block(&x.scratch->sealed))
         tam_seal_packet(x, 0.0);
 }

@@ -31,7 +31,7 @@ struct tam_cuda_inside {
 
 enum { CHECK = 4 }; /* floats at the end of a shard, of which the last is its check */
 
-static uint64_t longest(const tam_cuda_node *node) {
+static uint64_t node_longest(const tam_cuda_node *node) {
     uint64_t most = 0;
     for (uint32_t g = 0; g < node->among.count; g++)
         most = node->node_shards[g].length > most ? node->node_shards[g].length : most;
@@ -45,7 +45,7 @@ static uint64_t positions_of(const tam_cuda_node *node) {
     return (turns > 0 ? turns : 4) * node->run;
 }
 
-static uint64_t shard_length_of(uint64_t positions) {
+static uint64_t node_shard_length_of(uint64_t positions) {
     return tam_cuda_round_up(positions, 4) + CHECK;
 }
 
@@ -57,9 +57,9 @@ static uint32_t chunks_before(const tam_grid *grid, uint64_t end, uint32_t first
     return first;
 }
 
-static tamis_status split_pieces(tam_cuda_inside *in) {
+static tamis_status node_split_pieces(tam_cuda_inside *in) {
     const tam_cuda_node *node = &in->plan;
-    uint64_t most = positions_of(node), length = longest(node);
+    uint64_t most = positions_of(node), length = node_longest(node);
     uint32_t chunk = 0, tile = 0;
     in->npieces = (uint32_t)((length + most - 1) / most);
     in->pieces = tam_alloc_array(in->npieces, sizeof in->pieces[0]);
@@ -72,7 +72,7 @@ static tamis_status split_pieces(tam_cuda_inside *in) {
         uint32_t end = chunks_before(
             node->grid, last ? node->grid->n : (first + most) * node->among.count, chunk, &tile);
         in->pieces[p] = (tam_cuda_stretch){chunk, end, (uint32_t)first, last,
-                                           shard_length_of(last ? left : most)};
+                                           node_shard_length_of(last ? left : most)};
         chunk = end;
     }
     return TAMIS_OK;
@@ -91,7 +91,7 @@ static void size_results(const tam_cuda_node *node, tam_cuda_exchange *results) 
     results->capacity = node->result_max;
 }
 
-static tam_cuda_packets describe_packets(const tam_cuda_node *node, uint32_t nnodes) {
+static tam_cuda_packets node_describe_packets(const tam_cuda_node *node, uint32_t nnodes) {
     return (tam_cuda_packets){
         .rank = node->among.member,
         .nranks = node->among.count,
@@ -105,12 +105,12 @@ static tam_cuda_packets describe_packets(const tam_cuda_node *node, uint32_t nno
 }
 
 /* An inter-node group skips no step by itself. */
-static void describe(tam_cuda_step *s) {
+static void node_describe(tam_cuda_step *s) {
     tam_cuda_inside *in = s->inside;
     const tam_cuda_node *node = &in->plan;
     in->results = (tam_cuda_exchange){
         .grid = s->whole->grid,
-        .packets = describe_packets(node, s->plan.nranks),
+        .packets = node_describe_packets(node, s->plan.nranks),
         .ranges.count = (uint32_t)((node->grid->n + TAM_RANGE - 1) / TAM_RANGE),
         .scheme.ownership = TAM_OWN_CYCLIC,
         .nonfinite = s->plan.nonfinite,
@@ -141,14 +141,14 @@ static size_t scratch(const tam_cuda_step *s) {
     return tam_cuda_scratch_bytes(&in->results) + 2 * in->sum.nlocal * sizeof(uint64_t);
 }
 
-static void lay_out(tam_cuda_step *s, unsigned char *scratch) {
+static void node_lay_out(tam_cuda_step *s, unsigned char *scratch) {
     tam_cuda_inside *in = s->inside;
     uint64_t *checks = (uint64_t *)(void *)tam_cuda_lay_out_scratch(&in->results, scratch);
     in->sum.checks[0] = checks;
     in->sum.checks[1] = checks + in->sum.nlocal;
 }
 
-static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
+static void node_take(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_inside *in = s->inside;
     tam_cuda_gathered *sum = &in->sum;
     size_t shards = sum->nlocal * (size_t)in->pieces[0].shard_length;
@@ -162,7 +162,7 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     sum->pass = tam_cuda_take(arena, 1, sizeof *sum->pass);
 }
 
-static tamis_status fill(tam_cuda_step *s) {
+static tamis_status node_fill(tam_cuda_step *s) {
     tam_cuda_inside *in = s->inside;
     const tam_cuda_node *node = &in->plan;
     tam_cuda_step_connect(s, &in->results);
@@ -175,7 +175,7 @@ static tamis_status fill(tam_cuda_step *s) {
     return tam_cuda_sparse_ranges(s, node->grid, in->results.ranges.count, in->first_chunk);
 }
 
-static void resize(tam_cuda_step *s, const tam_cuda_capacity *capacity) {
+static void node_resize(tam_cuda_step *s, const tam_cuda_capacity *capacity) {
     tam_cuda_inside *in = s->inside;
     in->plan.packet_capacity = capacity->result_capacity;
     in->plan.result_max = capacity->result_max;
@@ -232,12 +232,13 @@ tamis_status tam_cuda_node_warm_up(tam_cuda_step *s, tam_cuda_enqueue_comm enque
 /* -- phases ----------------------------------------------------------------------------------- */
 
 /* Collectives come first. */
-static tamis_status begin(tam_cuda_step *s) {
+static tamis_status node_begin(tam_cuda_step *s) {
     (void)s;
     return TAMIS_OK;
 }
 
-static tamis_status collect(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm, void *context) {
+static tamis_status node_collect(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm,
+                                 void *context) {
     const tam_cuda_inside *in = s->inside;
     void *stream = tam_cuda_comm_stream(s);
     for (uint32_t p = 0; p < in->npieces; p++) {
@@ -252,8 +253,8 @@ static tamis_status collect(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm
     return TAMIS_OK;
 }
 
-static tamis_status gather_results(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm,
-                                   void *context) {
+static tamis_status node_gather_results(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm,
+                                        void *context) {
     const tam_cuda_inside *in = s->inside;
     void *stream = tam_cuda_comm_stream(s);
     tam_cuda_comm_buffers buffers = buffers_of_results(s);
@@ -267,20 +268,20 @@ static tamis_status gather_results(tam_cuda_step *s, tam_cuda_enqueue_comm enque
 
 tamis_status tam_cuda_node_exchange(tam_cuda_step *s, tam_cuda_enqueue_comm enqueue_comm,
                                     tam_cuda_enqueue inter, void *context) {
-    TAM_TRY(collect(s, enqueue_comm, context));
+    TAM_TRY(node_collect(s, enqueue_comm, context));
     TAM_TRY(tam_cuda_sparse_select(s, &s->inside->pass));
     TAM_TRY(inter(context, s));
-    return gather_results(s, enqueue_comm, context);
+    return node_gather_results(s, enqueue_comm, context);
 }
 
-static tamis_status validate(tam_cuda_step *s) {
+static tamis_status node_validate(tam_cuda_step *s) {
     TAM_CUDA_LAUNCH(tam_launch_validate(&s->inside->results, tam_cuda_comm_stream(s)));
     return TAMIS_OK;
 }
 
 /* The result between nodes leaves the residual; that of the node is the result, whose hash
  * stays. */
-static tamis_status apply_result(tam_cuda_step *s) {
+static tamis_status node_apply_result(tam_cuda_step *s) {
     tam_cuda_accumulate target = s->target, none = s->target;
     none.source = NULL;
     if (!s->plan.dense_output)
@@ -294,21 +295,21 @@ static tamis_status apply_result(tam_cuda_step *s) {
 
 static const tam_cuda_kind in_nodes = {
     .alone = true,
-    .take = take,
-    .fill = fill,
+    .take = node_take,
+    .fill = node_fill,
     .load = tam_cuda_sparse_load,
     .save = tam_cuda_sparse_save,
-    .begin = begin,
-    .validate = validate,
-    .apply = apply_result,
+    .begin = node_begin,
+    .validate = node_validate,
+    .apply = node_apply_result,
     .finish = tam_cuda_sparse_finish,
     .scratch = scratch,
-    .lay_out = lay_out,
-    .resize = resize,
+    .lay_out = node_lay_out,
+    .resize = node_resize,
     .close = close_node,
 };
 
-static tamis_status check(const tam_cuda_plan *plan) {
+static tamis_status node_check(const tam_cuda_plan *plan) {
     const tam_cuda_node *node = plan->node;
     if (plan->with_values || plan->update.moments || node->among.member >= node->among.count)
         return tam_fail(TAMIS_E_ARGUMENT, "rank %u of the %u of a node cannot run such a step",
@@ -322,13 +323,13 @@ static tamis_status check(const tam_cuda_plan *plan) {
 }
 
 tamis_status tam_cuda_node_join(tam_cuda_step *s) {
-    TAM_TRY(check(&s->plan));
+    TAM_TRY(node_check(&s->plan));
     s->inside = tam_alloc(sizeof *s->inside);
     if (!s->inside)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a step of a node");
     s->inside->plan = *s->plan.node;
     s->kind = &in_nodes;
     s->whole = s->inside->plan.device;
-    describe(s);
-    return split_pieces(s->inside);
+    node_describe(s);
+    return node_split_pieces(s->inside);
 }

@@ -28,14 +28,15 @@ enum {
     CHECK = 4
 }; /* tam_cuda_gathered.checks; floats behind the values of a shard */
 
-static __device__ __forceinline__ uint32_t check_of(const tam_cuda_exchange &x, uint32_t from,
-                                                    const tam_cuda_stretch &piece, uint64_t sum) {
+static __device__ __forceinline__ uint32_t node_check_of(const tam_cuda_exchange &x, uint32_t from,
+                                                         const tam_cuda_stretch &piece,
+                                                         uint64_t sum) {
     const tam_header_due due = {tam_config_of(x), x.params->step, x.record->last_result, from, 0};
     return tam_header_check_of(&due, sum + tam_sum_word(TAM_SUM_HEADER, 0, piece.first));
 }
 
-static __device__ __forceinline__ uint32_t *check_in(float *shards, const tam_cuda_stretch &piece,
-                                                     uint32_t r) {
+static __device__ __forceinline__ uint32_t *
+node_check_in(float *shards, const tam_cuda_stretch &piece, uint32_t r) {
     return reinterpret_cast<uint32_t *>(shards + (r + 1) * piece.shard_length) - 1;
 }
 
@@ -68,8 +69,9 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     if (!tam_last_block(&x.scratch->filled))
         return;
     for (uint32_t g = threadIdx.x; g < node.nlocal; g += TAM_BLOCK_THREADS) {
-        *check_in(node.sent, piece, g) = check_of(x, node.local, piece, node.checks[SENT][g]);
-        *check_in(node.received, piece, g) = 0; /* of a collective that was given up */
+        *node_check_in(node.sent, piece, g) =
+            node_check_of(x, node.local, piece, node.checks[SENT][g]);
+        *node_check_in(node.received, piece, g) = 0; /* of a collective that was given up */
         node.checks[SENT][g] = 0;
     }
     if (threadIdx.x == 0)
@@ -79,9 +81,10 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 /* -- add -------------------------------------------------------------------------------------- */
 
 /* The checksum of one stretch of what a rank sent. */
-static __device__ __forceinline__ void check_received(const tam_cuda_gathered &node,
-                                                      const tam_cuda_stretch &piece, uint32_t r,
-                                                      uint32_t begin, uint32_t count) {
+static __device__ __forceinline__ void node_check_received(const tam_cuda_gathered &node,
+                                                           const tam_cuda_stretch &piece,
+                                                           uint32_t r, uint32_t begin,
+                                                           uint32_t count) {
     uint64_t sum = tam_block_sum(tam_part_of_check(node.received + r * piece.shard_length, begin,
                                                    tam_piece_end(begin, count)));
     if (threadIdx.x == 0)
@@ -92,8 +95,8 @@ static __device__ void check_all_received(const tam_cuda_gathered &node,
                                           const tam_cuda_stretch &piece, uint32_t count) {
     uint32_t stretches = tam_pieces_of(count);
     for (uint64_t i = blockIdx.x; i < (uint64_t)stretches * node.nlocal; i += gridDim.x)
-        check_received(node, piece, (uint32_t)(i / stretches),
-                       (uint32_t)(i % stretches) * TAM_PIECE, count);
+        node_check_received(node, piece, (uint32_t)(i / stretches),
+                            (uint32_t)(i % stretches) * TAM_PIECE, count);
 }
 
 /* The first rank whose shard is not what it sent, or nlocal. All threads get it. */
@@ -104,7 +107,8 @@ static __device__ uint32_t find_damaged(const tam_cuda_exchange &x, const tam_cu
         first = node.nlocal;
     __syncthreads();
     for (uint32_t r = threadIdx.x; r < node.nlocal; r += TAM_BLOCK_THREADS) {
-        if (check_of(x, r, piece, node.checks[RECEIVED][r]) != *check_in(node.received, piece, r))
+        if (node_check_of(x, r, piece, node.checks[RECEIVED][r]) !=
+            *node_check_in(node.received, piece, r))
             atomicMin(&first, r);
         node.checks[RECEIVED][r] = 0;
     }
@@ -113,8 +117,9 @@ static __device__ uint32_t find_damaged(const tam_cuda_exchange &x, const tam_cu
 }
 
 /* The last block: whose shard was damaged, and what the pass will add. */
-static __device__ void conclude(const tam_cuda_exchange &x, const tam_cuda_gathered &node,
-                                const tam_cuda_accumulate &target, const tam_cuda_stretch &piece) {
+static __device__ void node_conclude(const tam_cuda_exchange &x, const tam_cuda_gathered &node,
+                                     const tam_cuda_accumulate &target,
+                                     const tam_cuda_stretch &piece) {
     uint32_t bad = find_damaged(x, node, piece);
     if (threadIdx.x == 0 && bad < node.nlocal) {
         x.scratch->damaged = 1;
@@ -136,8 +141,8 @@ static __device__ void conclude(const tam_cuda_exchange &x, const tam_cuda_gathe
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
-    add(const tam_cuda_exchange x, const tam_cuda_gathered node, const tam_cuda_accumulate target,
-        const tam_cuda_stretch piece) {
+    node_add(const tam_cuda_exchange x, const tam_cuda_gathered node,
+             const tam_cuda_accumulate target, const tam_cuda_stretch piece) {
     uint64_t left = node.length - piece.first, capacity = piece.shard_length - CHECK;
     uint32_t count = (uint32_t)(left < capacity ? left : capacity);
     float4 *sums = reinterpret_cast<float4 *>(node.sum + piece.first);
@@ -148,14 +153,14 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
          i += tam_threads_of_grid())
         sums[i] = tam_add_ranks(g, i);
     if (tam_last_block(&x.scratch->added))
-        conclude(x, node, target, piece);
+        node_conclude(x, node, target, piece);
 }
 
 /* -- clear ------------------------------------------------------------------------------------ */
 
 template <typename ELEMENT>
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    clear(const tam_cuda_exchange x, const tam_cuda_accumulate target) {
+    node_clear(const tam_cuda_exchange x, const tam_cuda_accumulate target) {
     if (!x.scratch->damaged)
         tam_clear_all<ELEMENT>(target);
 }
@@ -249,7 +254,8 @@ static __device__ void open_verdict(const tam_cuda_exchange &inter, const tam_cu
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
-    seal(const tam_cuda_exchange inter, const tam_cuda_exchange x, const tam_cuda_gathered node) {
+    node_seal(const tam_cuda_exchange inter, const tam_cuda_exchange x,
+              const tam_cuda_gathered node) {
     const tam_cuda_verdict &seen = inter.scratch->verdict;
     uint32_t count = seen.status == TAMIS_OK ? seen.count : 0;
     count = count < x.packets.capacity ? count : x.packets.capacity;
@@ -296,7 +302,7 @@ extern "C" int tam_launch_node_add(const tam_cuda_exchange *inter, const tam_cud
                                    const tam_cuda_accumulate *target, const tam_cuda_stretch *piece,
                                    void *stream) {
     unsigned blocks = tam_blocks_for(inter, tam_pieces_of(piece->shard_length * node->nlocal));
-    return tam_launch(add, blocks, stream, *inter, *node, *target, *piece);
+    return tam_launch(node_add, blocks, stream, *inter, *node, *target, *piece);
 }
 
 extern "C" int tam_launch_node_clear(const tam_cuda_exchange *inter,
@@ -304,12 +310,12 @@ extern "C" int tam_launch_node_clear(const tam_cuda_exchange *inter,
     uint64_t chunks = target->grid.nchunks;
     unsigned blocks = tam_blocks_for(inter, (chunks + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS);
     if (target->type == TAMIS_DTYPE_FLOAT32)
-        return tam_launch(clear<float>, blocks, stream, *inter, *target);
-    return tam_launch(clear<uint16_t>, blocks, stream, *inter, *target);
+        return tam_launch(node_clear<float>, blocks, stream, *inter, *target);
+    return tam_launch(node_clear<uint16_t>, blocks, stream, *inter, *target);
 }
 
 extern "C" int tam_launch_node_seal(const tam_cuda_exchange *inter, const tam_cuda_exchange *node,
                                     const tam_cuda_gathered *gathered, void *stream) {
     unsigned blocks = tam_blocks_for(inter, tam_pieces_of(node->packets.capacity));
-    return tam_launch(seal, blocks, stream, *inter, *node, *gathered);
+    return tam_launch(node_seal, blocks, stream, *inter, *node, *gathered);
 }

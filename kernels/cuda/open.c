@@ -122,7 +122,7 @@ static void lay_out_memory(tam_cuda_row *row, tam_cuda_arena *a) {
     row->values = tam_cuda_take(a, TAM_CUDA_WALK, sizeof row->values[0]);
 }
 
-static tamis_status allocate(tam_cuda_row *row) {
+static tamis_status open_allocate(tam_cuda_row *row) {
     tam_cuda_arena memory = {0}, pinned = {0};
     lay_out_memory(row, &memory);
     lay_out_pinned(row, &pinned);
@@ -138,7 +138,7 @@ static tamis_status allocate(tam_cuda_row *row) {
 }
 
 /* Upload the tables of the grid; constant arrays are written only here. */
-static tamis_status upload(tam_cuda_row *row, const tam_grid *grid) {
+static tamis_status open_upload(tam_cuda_row *row, const tam_grid *grid) {
     const tam_cuda_device *d = &row->device;
     const tam_cuda_queue *queue = &row->work;
     uint32_t *begins = tam_alloc_array(d->nsegments, sizeof begins[0]);
@@ -209,6 +209,6 @@ tamis_status tam_cuda_row_open(tam_cuda_row *row, const tam_grid *grid, size_t c
     TAM_TRY(copy_grid(row, grid));
     choose_blocks(&d->grid, d->multiprocessors);
     choose_sizes(d, capacity);
-    TAM_TRY(allocate(row));
-    return upload(row, grid);
+    TAM_TRY(open_allocate(row));
+    return open_upload(row, grid);
 }

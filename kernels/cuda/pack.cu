@@ -65,12 +65,12 @@ static __device__ __forceinline__ uint32_t unpack_gap8(const packing &p) {
 
 /* -- bitmap: a word for each thread, one block ------------------------------------------------ */
 
-static __device__ __forceinline__ uint32_t bitmap_bytes(uint64_t span) {
+static __device__ __forceinline__ uint32_t pack_bitmap_bytes(uint64_t span) {
     return (uint32_t)((span + 7) / 8);
 }
 
 static __device__ __forceinline__ uint32_t pack_bitmap(const packing &p) {
-    uint32_t bytes = bitmap_bytes(p.span), words = bytes / 4 + (bytes % 4 > 0);
+    uint32_t bytes = pack_bitmap_bytes(p.span), words = bytes / 4 + (bytes % 4 > 0);
     for (uint32_t w = threadIdx.x; w < words; w += TAM_BLOCK_THREADS) {
         uint32_t word = 0;
         uint64_t begin = 32 * (uint64_t)w, position;
@@ -95,7 +95,7 @@ static __device__ __forceinline__ uint32_t unpack_bitmap(const packing &p) {
             faults |= put(p, entry++, 32 * (uint64_t)w + (uint32_t)__ffs((int)rest) - 1);
         done += high_of(sum.all);
     }
-    bool good = p.bytes == bitmap_bytes(p.span) && done == p.count;
+    bool good = p.bytes == pack_bitmap_bytes(p.span) && done == p.count;
     return faults | (good ? 0 : 1u << TAM_REFUSED_CODE);
 }
 
@@ -198,7 +198,7 @@ extern "C" int tam_launch_pack(const tam_cuda_exchange *job, void *stream) {
 /* -- unpack: the own list is where it was ----------------------------------------------------- */
 
 /* A block takes a rank. */
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) pack_unpack(const tam_cuda_exchange x) {
     if (x.params->broken)
         return;
     for (uint32_t r = blockIdx.x; r < x.packets.nranks; r += gridDim.x) {
@@ -290,7 +290,7 @@ extern "C" int tam_launch_unpack(const tam_cuda_exchange *job, void *stream) {
     uint64_t pieces = tam_pieces_of(job->packets.capacity);
     if (job->packets.packed.index_codec == TAMIS_INDEX_RICE)
         return launch_rice(job, stream);
-    int error = tam_launch(unpack, tam_blocks_for(job, job->packets.nranks), stream, *job);
+    int error = tam_launch(pack_unpack, tam_blocks_for(job, job->packets.nranks), stream, *job);
     if (error || job->packets.packed.index_codec != TAMIS_INDEX_BLOCK16)
         return error;
     return tam_launch(unpack16, tam_blocks_for(job, pieces * job->packets.nranks), stream, *job);

@@ -51,7 +51,7 @@ static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, 
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
-    seal(const tam_cuda_exchange x) {
+    packets_seal(const tam_cuda_exchange x) {
     uint32_t pieces = tam_pieces_of(x.packets.with_values ? x.selected->count : 0);
     for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
         gather_piece(x, piece);
@@ -100,7 +100,7 @@ static __device__ void search_runs(const tam_cuda_exchange &x) {
 }
 
 /* The part of an element below n. */
-static __device__ uint32_t part_of(const tam_cuda_exchange &x, uint32_t index) {
+static __device__ uint32_t packets_part_of(const tam_cuda_exchange &x, uint32_t index) {
     uint32_t from = x.ranges.first_chunk[index / TAM_RANGE];
     uint32_t last = x.ranges.first_chunk[index / TAM_RANGE + 1];
     while (from < last) { /* the last chunk that begins at or before it */
@@ -119,7 +119,7 @@ static __device__ uint32_t fault_of(const tam_cuda_exchange &x, uint32_t part, c
     uint64_t end = tam_scheme_is_sparse_rows(x.scheme) ? x.rows.count : x.grid.n;
     if (index >= end || (i > 0 && index <= list[i - 1]))
         return 1u << TAM_REFUSED_ORDER;
-    if (x.scheme.ownership != TAM_OWN_ALL && part_of(x, index) != part)
+    if (x.scheme.ownership != TAM_OWN_ALL && packets_part_of(x, index) != part)
         return 1u << TAM_REFUSED_OWNER;
     return 0;
 }
@@ -196,7 +196,7 @@ static __device__ void check_lists(const tam_cuda_exchange &x) {
 
 /* -- check: the verdict ----------------------------------------------------------------------- */
 
-static __device__ tam_refusal refuse(const tam_cuda_exchange &x, uint32_t r) {
+static __device__ tam_refusal packets_refuse(const tam_cuda_exchange &x, uint32_t r) {
     const tam_header *h = tam_header_of(x.packets, r);
     const tam_cuda_packet_check *check = &x.packet_checks[r];
     const tam_header_due due = tam_due_of(x, r);
@@ -230,11 +230,11 @@ static __device__ uint32_t who_found_nonfinite(const tam_cuda_packets &s, uint32
     return s.nwords > 0 ? tam_words_of(s, r)[s.nwords - 1] * s.nranks : tam_rank_of(s, r);
 }
 
-static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals *all) {
+static __device__ void packets_add_header(const tam_cuda_exchange &x, uint32_t r, totals *all) {
     const tam_header *h = tam_header_of(x.packets, r);
     const float *counters = tam_counters_of(x.packets, r);
     unsigned long long deferred = tam_counter_get(counters, TAM_COUNTER_DEFERRED);
-    if (refuse(x, r))
+    if (packets_refuse(x, r))
         atomicMin(&all->refused, r);
     if (tam_header_flags(h) & TAM_HEADER_NONFINITE)
         atomicMin(&all->found_nonfinite, who_found_nonfinite(x.packets, r));
@@ -249,7 +249,7 @@ static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals
               (unsigned long long)tam_counter_get(counters, TAM_COUNTER_NONFINITE));
 }
 
-static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
+static __device__ void packets_conclude(const tam_cuda_exchange &x, const totals &all) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     verdict->selected = all.selected;
     verdict->deferred = all.deferred;
@@ -259,7 +259,7 @@ static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
     verdict->nonfinite = all.nonfinite;
     if (all.refused < x.packets.nranks) {
         verdict->status = TAMIS_E_PROTOCOL;
-        verdict->refused = refuse(x, all.refused);
+        verdict->refused = packets_refuse(x, all.refused);
         verdict->rank = tam_rank_of(x.packets, all.refused);
     } else if (all.found_nonfinite < UINT32_MAX && x.nonfinite != TAMIS_NONFINITE_DROP) {
         verdict->status = TAMIS_E_NONFINITE;
@@ -269,7 +269,8 @@ static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
         verdict->sent_sum = 0.0;
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
+    packets_check(const tam_cuda_exchange x) {
     __shared__ totals all;
     if (x.scratch->verdict.status != TAMIS_OK) /* as the packet was sealed: broken */
         return;
@@ -284,10 +285,10 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_c
     }
     __syncthreads();
     for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS)
-        add_header(x, r, &all);
+        packets_add_header(x, r, &all);
     __syncthreads();
     if (threadIdx.x == 0)
-        conclude(x, all);
+        packets_conclude(x, all);
     __syncthreads();
     if (is_exclusive(x) && x.scratch->verdict.status == TAMIS_OK)
         tam_begin_union(x);
@@ -297,10 +298,11 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_c
 
 extern "C" int tam_launch_seal(const tam_cuda_exchange *job, void *stream) {
     uint64_t count = job->packets.with_values ? tam_pieces_of(job->packets.capacity) : 1;
-    return tam_launch(seal, tam_blocks_for(job, count), stream, *job);
+    return tam_launch(packets_seal, tam_blocks_for(job, count), stream, *job);
 }
 
 extern "C" int tam_launch_check(const tam_cuda_exchange *job, void *stream) {
     uint64_t pieces = checks_of(job->packets);
-    return tam_launch(check, tam_blocks_for(job, pieces * job->packets.nranks), stream, *job);
+    return tam_launch(packets_check, tam_blocks_for(job, pieces * job->packets.nranks), stream,
+                      *job);
 }

@@ -51,7 +51,8 @@ static tamis_status find_report(const tam_cuda_step *s, uint64_t serial, bool *d
     return TAMIS_OK;
 }
 
-static tamis_status poll(tam_cuda_step *s, uint64_t serial, bool *done, tam_cuda_report *out) {
+static tamis_status report_poll(tam_cuda_step *s, uint64_t serial, bool *done,
+                                tam_cuda_report *out) {
     uint64_t launched = __atomic_load_n(&s->group->serial, __ATOMIC_ACQUIRE);
     cudaError_t error = cudaEventQuery(s->group->done);
     if (error == cudaErrorNotReady) {
@@ -91,7 +92,7 @@ tamis_status tam_cuda_step_poll(tam_cuda_step *s, uint64_t serial, bool *done,
     if (*done || !poll_is_due(s))
         return TAMIS_OK;
     TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = poll(s, serial, done, out);
+    tamis_status status = report_poll(s, serial, done, out);
     tam_cuda_leave(&guard);
     return status;
 }

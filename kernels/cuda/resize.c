@@ -30,7 +30,7 @@ static unsigned char *packet_of(const tam_cuda_step *s, uint32_t rank) {
     return packets->memory + rank * packets->bytes;
 }
 
-static uint32_t check_of(const tam_header *header, const tam_header_due *due) {
+static uint32_t resize_check_of(const tam_header *header, const tam_header_due *due) {
     return tam_header_check_of(due, tam_sum_header(header, sizeof *header));
 }
 
@@ -47,11 +47,11 @@ tamis_status tam_cuda_step_announce(tam_cuda_step *s, void *caller, const tam_he
     tam_header_due own = *due;
     own.rank = s->exchange.packets.rank;
     tam_header_address(&header, &own);
-    header.check = check_of(&header, &own);
+    header.check = resize_check_of(&header, &own);
     TAM_CUDA_ON(s->device->device, put_header(s, (cudaStream_t)caller, &header));
 }
 
-static tamis_status compare(const tam_cuda_step *s, const tam_header_due *due) {
+static tamis_status resize_compare(const tam_cuda_step *s, const tam_header_due *due) {
     const tam_cuda_packets *packets = &s->exchange.packets;
     for (uint32_t r = 0; r < packets->nranks; r++) {
         tam_header header;
@@ -59,7 +59,7 @@ static tamis_status compare(const tam_cuda_step *s, const tam_header_due *due) {
         theirs.rank = r;
         TAM_TRY(tam_cuda_queue_read(&s->group->queue, packet_of(s, r), sizeof header, &header));
         tam_refusal why = tam_header_check(&header, &theirs);
-        if (why == TAM_REFUSED_NOTHING && header.check != check_of(&header, &theirs))
+        if (why == TAM_REFUSED_NOTHING && header.check != resize_check_of(&header, &theirs))
             why = TAM_REFUSED_CHECKSUM;
         if (why != TAM_REFUSED_NOTHING)
             return tam_fail(TAMIS_E_PROTOCOL, "step %llu: the packet of rank %u was refused: %s",
@@ -70,5 +70,5 @@ static tamis_status compare(const tam_cuda_step *s, const tam_header_due *due) {
 }
 
 tamis_status tam_cuda_step_check_announced(tam_cuda_step *s, const tam_header_due *due) {
-    TAM_CUDA_ON(s->device->device, compare(s, due));
+    TAM_CUDA_ON(s->device->device, resize_compare(s, due));
 }

@@ -26,8 +26,8 @@ struct part {
     uint32_t first, count;
 };
 
-static __device__ __forceinline__ part part_of(const tam_cuda_exchange &x, uint32_t owner,
-                                               uint32_t place) {
+static __device__ __forceinline__ part rounded_part_of(const tam_cuda_exchange &x, uint32_t owner,
+                                                       uint32_t place) {
     const tam_cuda_shard shard = x.rounded.shards[owner];
     bool second = place >= shard.count[0];
     uint32_t at = place - (second ? shard.count[0] : 0);
@@ -40,7 +40,7 @@ static __device__ __forceinline__ part part_of(const tam_cuda_exchange &x, uint3
     return p;
 }
 
-static __device__ __forceinline__ uint32_t *check_in(unsigned char *shard, size_t bytes) {
+static __device__ __forceinline__ uint32_t *rounded_check_in(unsigned char *shard, size_t bytes) {
     return reinterpret_cast<uint32_t *>(shard + bytes) - 1;
 }
 
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void add_check(const tam_cuda_exchange &x, uin
 static __device__ __forceinline__ void encode_block(const tam_cuda_exchange &x, uint32_t owner,
                                                     uint32_t place) {
     const tam_cuda_rounded &q = x.rounded;
-    part p = part_of(x, owner, place);
+    part p = rounded_part_of(x, owner, place);
     if (p.count == 0) /* uniform in the block */
         return;
     unsigned char *block = q.sent + owner * q.shard_bytes + (size_t)place * tam_value_stride(q.up);
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void encode_block(const tam_cuda_exchange &x, 
 
 /* A rank that refuses the packets sends wrong checks. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    encode_values(const tam_cuda_exchange x) {
+    rounded_encode_values(const tam_cuda_exchange x) {
     const tam_cuda_rounded &q = x.rounded;
     uint32_t nranks = x.packets.nranks, refuses = x.scratch->verdict.status != TAMIS_OK;
     uint32_t tasks = refuses ? 0 : nranks * q.blocks;
@@ -89,17 +89,17 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     if (!tam_last_block(&x.scratch->filled))
         return;
     for (uint32_t r = threadIdx.x; r < nranks; r += TAM_BLOCK_THREADS) {
-        *check_in(q.sent + r * q.shard_bytes, q.shard_bytes) =
+        *rounded_check_in(q.sent + r * q.shard_bytes, q.shard_bytes) =
             tam_shard_check(x, x.packets.rank, x.checks[TAM_SENT][r]) ^ refuses;
-        *check_in(q.received + r * q.shard_bytes, q.shard_bytes) = 0;
+        *rounded_check_in(q.received + r * q.shard_bytes, q.shard_bytes) = 0;
     }
 }
 
 /* -- add -------------------------------------------------------------------------------------- */
 
 /* What all ranks sent for a block, one value in each thread. */
-static __device__ __forceinline__ float add_up(const tam_cuda_exchange &x, const part &p,
-                                               uint32_t place) {
+static __device__ __forceinline__ float rounded_add_up(const tam_cuda_exchange &x, const part &p,
+                                                       uint32_t place) {
     const tam_cuda_rounded &q = x.rounded;
     uint32_t nranks = x.packets.nranks, own = tam_tree_own(nranks);
     tam_tree_sum sum;
@@ -117,15 +117,16 @@ static __device__ __forceinline__ float add_up(const tam_cuda_exchange &x, const
     return tam_tree_end(&sum);
 }
 
-static __device__ __forceinline__ void add_block(const tam_cuda_exchange &x, uint32_t place) {
+static __device__ __forceinline__ void rounded_add_block(const tam_cuda_exchange &x,
+                                                         uint32_t place) {
     const tam_cuda_rounded &q = x.rounded;
-    part p = part_of(x, x.packets.rank, place);
+    part p = rounded_part_of(x, x.packets.rank, place);
     if (p.count == 0)
         return;
     unsigned char *block =
         q.sent + x.packets.rank * q.sum_bytes + (size_t)place * tam_value_stride(q.down);
     uint32_t i = p.first + threadIdx.x;
-    float sum = add_up(x, p, place);
+    float sum = rounded_add_up(x, p, place);
     float error = tam_value_error(sum, tam_value_encode_block(q.down, sum, p.count, block));
     if (threadIdx.x < p.count)
         x.errors[i] = tam_value_add_errors(x.errors[i], error);
@@ -140,28 +141,28 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
     const tam_cuda_rounded &q = x.rounded;
     uint32_t refuses = x.scratch->verdict.status != TAMIS_OK;
     for (uint32_t place = blockIdx.x; place < q.blocks && !refuses; place += gridDim.x)
-        add_block(x, place);
+        rounded_add_block(x, place);
     if (!tam_last_block(&x.scratch->added))
         return;
     for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS) {
         if (tam_shard_check(x, r, x.checks[TAM_RECEIVED][r]) !=
-            *check_in(q.received + r * q.shard_bytes, q.shard_bytes))
+            *rounded_check_in(q.received + r * q.shard_bytes, q.shard_bytes))
             atomicOr(&x.scratch->damaged, 1u);
-        *check_in(q.sent + r * q.sum_bytes, q.sum_bytes) = 0;
+        *rounded_check_in(q.sent + r * q.sum_bytes, q.sum_bytes) = 0;
     }
     __syncthreads();
     if (threadIdx.x == 0)
-        *check_in(q.sent + x.packets.rank * q.sum_bytes, q.sum_bytes) =
+        *rounded_check_in(q.sent + x.packets.rank * q.sum_bytes, q.sum_bytes) =
             tam_shard_check(x, x.packets.rank, x.checks[TAM_SUMS][x.packets.rank]) ^
             (refuses | x.scratch->damaged);
 }
 
 /* -- decode ----------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void decode_block(const tam_cuda_exchange &x, uint32_t owner,
-                                                    uint32_t place) {
+static __device__ __forceinline__ void rounded_decode_block(const tam_cuda_exchange &x,
+                                                            uint32_t owner, uint32_t place) {
     const tam_cuda_rounded &q = x.rounded;
-    part p = part_of(x, owner, place);
+    part p = rounded_part_of(x, owner, place);
     if (p.count == 0)
         return;
     const unsigned char *block =
@@ -174,18 +175,19 @@ static __device__ __forceinline__ void decode_block(const tam_cuda_exchange &x, 
         add_check(x, TAM_SUMS, owner, place, q.down, p.count, block);
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) decode_sums(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    rounded_decode_sums(const tam_cuda_exchange x) {
     const tam_cuda_rounded &q = x.rounded;
     if (x.scratch->verdict.status != TAMIS_OK)
         return;
     uint32_t tasks = x.packets.nranks * q.blocks;
     for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x)
-        decode_block(x, task / q.blocks, task % q.blocks);
+        rounded_decode_block(x, task / q.blocks, task % q.blocks);
     if (!tam_last_block(&x.scratch->decoded))
         return;
     for (uint32_t r = threadIdx.x; r < x.packets.nranks; r += TAM_BLOCK_THREADS) {
         if (tam_shard_check(x, r, x.checks[TAM_SUMS][r]) !=
-            *check_in(q.sent + r * q.sum_bytes, q.sum_bytes))
+            *rounded_check_in(q.sent + r * q.sum_bytes, q.sum_bytes))
             atomicOr(&x.scratch->absent, 1u);
     }
 }
@@ -194,7 +196,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) decode_sums(const ta
 
 extern "C" int tam_launch_encode_values(const tam_cuda_exchange *job, void *stream) {
     uint64_t tasks = (uint64_t)job->packets.nranks * job->rounded.blocks;
-    return tam_launch(encode_values, tam_blocks_for(job, tasks), stream, *job);
+    return tam_launch(rounded_encode_values, tam_blocks_for(job, tasks), stream, *job);
 }
 
 extern "C" int tam_launch_add_rounded(const tam_cuda_exchange *job, void *stream) {
@@ -203,5 +205,5 @@ extern "C" int tam_launch_add_rounded(const tam_cuda_exchange *job, void *stream
 
 extern "C" int tam_launch_decode_sums(const tam_cuda_exchange *job, void *stream) {
     uint64_t tasks = (uint64_t)job->packets.nranks * job->rounded.blocks;
-    return tam_launch(decode_sums, tam_blocks_for(job, tasks), stream, *job);
+    return tam_launch(rounded_decode_sums, tam_blocks_for(job, tasks), stream, *job);
 }

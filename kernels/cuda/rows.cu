@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 /* -- expand ----------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
-    expand(const tam_cuda_exchange x) {
+    rows_expand(const tam_cuda_exchange x) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     bool refuses = verdict->status != TAMIS_OK;
     uint32_t length = x.rows.length, count = refuses ? 0 : verdict->count * length;
@@ -188,5 +188,6 @@ extern "C" int tam_launch_list(const tam_cuda_exchange *job, uint32_t *list,
 }
 
 extern "C" int tam_launch_expand(const tam_cuda_exchange *job, void *stream) {
-    return tam_launch(expand, tam_blocks_for(job, job->capacity / TAM_PIECE + 1), stream, *job);
+    return tam_launch(rows_expand, tam_blocks_for(job, job->capacity / TAM_PIECE + 1), stream,
+                      *job);
 }

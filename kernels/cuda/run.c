@@ -62,8 +62,8 @@ static tam_cuda_accumulate target_of(const tam_cuda_step *s, uint32_t by) {
 }
 
 /* @param source  [out]  of that gradient: work that follows it on the queue can use it */
-static tamis_status set_target(tam_cuda_step *s, const tam_accumulate *target, uint32_t by,
-                               tam_cuda_source *source) {
+static tamis_status run_set_target(tam_cuda_step *s, const tam_accumulate *target, uint32_t by,
+                                   tam_cuda_source *source) {
     *source = (tam_cuda_source){
         .grad = target->grad,
         .grads = target->grad ? NULL : s->grads[by],
@@ -81,7 +81,7 @@ static tamis_status start_step(tam_cuda_step *s, const tam_accumulate *target, u
     tam_cuda_fresh fresh = tam_cuda_step_fresh(s);
     tam_cuda_source source;
     fresh.agreed = (tam_cuda_agreed){&s->exchange.record->agreed, target->agreed};
-    TAM_TRY(set_target(s, target, by, &source));
+    TAM_TRY(run_set_target(s, target, by, &source));
     TAM_CUDA_LAUNCH(tam_launch_start(&s->sources[by], source, &fresh, s->group->queue.stream));
     return TAMIS_OK;
 }
@@ -89,7 +89,7 @@ static tamis_status start_step(tam_cuda_step *s, const tam_accumulate *target, u
 /* -- what a step enqueues --------------------------------------------------------------------- */
 
 /* Nothing is applied before every bucket has been exchanged: then all buckets, or none. */
-static tamis_status apply_result(tam_cuda_bucket_group *r) {
+static tamis_status run_apply_result(tam_cuda_bucket_group *r) {
     for (uint32_t b = 0; b < r->nbuckets; b++)
         TAM_TRY(r->steps[b]->kind->apply(r->steps[b]));
     return TAMIS_OK;
@@ -98,7 +98,7 @@ static tamis_status apply_result(tam_cuda_bucket_group *r) {
 static tamis_status enqueue_exchange(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
     TAM_TRY(enqueue(context, s));
     TAM_TRY(s->kind->validate(s));
-    return tam_cuda_is_last(s) ? apply_result(s->group) : TAMIS_OK;
+    return tam_cuda_is_last(s) ? run_apply_result(s->group) : TAMIS_OK;
 }
 
 /* The part on the queue, or on `comm`. */
@@ -141,19 +141,19 @@ static tamis_status launch_parts(tam_cuda_step *s, tam_cuda_enqueue enqueue, voi
 }
 
 /* While no step is under way. */
-static tamis_status on_device(tamis_status (*work)(tam_cuda_step *, tam_cuda_enqueue, void *),
-                              tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
+static tamis_status run_on_device(tamis_status (*work)(tam_cuda_step *, tam_cuda_enqueue, void *),
+                                  tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
     TAM_CUDA_ON(s->device->device, work(s, enqueue, context));
 }
 
-static tamis_status warm_up(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
+static tamis_status run_warm_up(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
     TAM_TRY(enqueue(context, s));
     TAM_TRY(tam_cuda_bucket_group_gather(s->group));
     return tam_cuda_queue_wait(&s->group->queue, "the first exchange of a reducer");
 }
 
 tamis_status tam_cuda_step_warm_up(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
-    return on_device(warm_up, s, enqueue, context);
+    return run_on_device(run_warm_up, s, enqueue, context);
 }
 
 /* -- graphs ----------------------------------------------------------------------------------- */
@@ -200,7 +200,7 @@ static tamis_status capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *co
 }
 
 tamis_status tam_cuda_step_capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
-    return on_device(capture, s, enqueue, context);
+    return run_on_device(capture, s, enqueue, context);
 }
 
 /* -- run -------------------------------------------------------------------------------------- */
@@ -294,14 +294,14 @@ tamis_status tam_cuda_step_find_capture(const tam_cuda_step *first, void *stream
 
 /* -- micro-batches ---------------------------------------------------------------------------- */
 
-static tamis_status add(tam_cuda_step *s, const tam_accumulate *target, void *stream, uint32_t by,
-                        cudaEvent_t there, cudaEvent_t read) {
+static tamis_status run_add(tam_cuda_step *s, const tam_accumulate *target, void *stream,
+                            uint32_t by, cudaEvent_t there, cudaEvent_t read) {
     cudaStream_t queue = s->group->queue.stream;
     tam_cuda_source source;
     TAM_TRY(tam_cuda_follow(queue, stream, there));
     if (by == TAM_CUDA_BY_HOST)
         TAM_TRY(await_step_before(s));
-    TAM_TRY(set_target(s, target, by, &source));
+    TAM_TRY(run_set_target(s, target, by, &source));
     TAM_CUDA_LAUNCH(tam_launch_source(&s->sources[by], source, queue));
     tam_cuda_accumulate job = s->target;
     job.params = s->nobody;
@@ -310,19 +310,19 @@ static tamis_status add(tam_cuda_step *s, const tam_accumulate *target, void *st
     return tam_cuda_follow(stream, queue, read);
 }
 
-static tamis_status accumulate(tam_cuda_step *s, const tam_accumulate *target, void *stream) {
+static tamis_status run_accumulate(tam_cuda_step *s, const tam_accumulate *target, void *stream) {
     tam_cuda_bucket_group *r = s->group;
     bool captured;
     TAM_TRY(find_capture(stream, &captured));
     if (!captured)
-        return add(s, target, stream, TAM_CUDA_BY_HOST, r->given, r->given);
+        return run_add(s, target, stream, TAM_CUDA_BY_HOST, r->given, r->given);
     TAM_TRY(leave_to_caller(s));
-    return add(s, target, stream, TAM_CUDA_BY_CALLER, r->fork, r->merge);
+    return run_add(s, target, stream, TAM_CUDA_BY_CALLER, r->fork, r->merge);
 }
 
 tamis_status tam_cuda_step_accumulate(tam_cuda_step *s, const tam_accumulate *target,
                                       void *stream) {
-    TAM_CUDA_ON(s->device->device, accumulate(s, target, stream));
+    TAM_CUDA_ON(s->device->device, run_accumulate(s, target, stream));
 }
 
 /* -- what comes after ------------------------------------------------------------------------- */
@@ -335,7 +335,7 @@ tamis_status tam_cuda_step_follow(tam_cuda_step *s, const tam_cuda_step *other) 
     return error ? tam_cuda_failed((int)error, "following another reducer's step") : TAMIS_OK;
 }
 
-static tamis_status join(tam_cuda_bucket_group *r, void *stream) {
+static tamis_status run_join(tam_cuda_bucket_group *r, void *stream) {
     bool captured;
     TAM_TRY(find_capture(stream, &captured));
     if (captured != (r->by == TAM_CUDA_BY_CALLER))
@@ -347,5 +347,5 @@ static tamis_status join(tam_cuda_bucket_group *r, void *stream) {
 }
 
 tamis_status tam_cuda_step_join(tam_cuda_step *first, void *stream) {
-    TAM_CUDA_ON(first->device->device, join(first->group, stream));
+    TAM_CUDA_ON(first->device->device, run_join(first->group, stream));
 }

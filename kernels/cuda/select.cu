@@ -41,7 +41,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    count_chunks(const tam_cuda_select_job job) {
+    select_count_chunks(const tam_cuda_select_job job) {
     __shared__ uint32_t bins[TAM_COPIES * TAM_DIGITS];
     if (job.select.search->source != TAM_FROM_CHUNKS)
         return;
@@ -56,7 +56,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
-    count_digit(const tam_cuda_select_job job, uint32_t digit) {
+    select_count_digit(const tam_cuda_select_job job, uint32_t digit) {
     __shared__ uint32_t bins[TAM_DIGITS];
     tam_cuda_search *search = job.select.search;
     uint32_t source = search->source, shift = tam_shift_of(digit), above = tam_shift_of(digit - 1);
@@ -86,7 +86,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
 /* A thread for each word of the histograms. */
 enum { CLEARING = DIGITS * TAM_DIGITS / TAM_BLOCK_THREADS };
 
-static __device__ void clear(const tam_cuda_fresh &fresh) {
+static __device__ void select_clear(const tam_cuda_fresh &fresh) {
     uint32_t i = blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
     for (uint32_t w = i; w < fresh.scratch.count; w += gridDim.x * TAM_BLOCK_THREADS)
         fresh.scratch.words[w] = 0;
@@ -102,12 +102,12 @@ static __device__ void clear(const tam_cuda_fresh &fresh) {
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) reset(const tam_cuda_fresh fresh) {
-    clear(fresh);
+    select_clear(fresh);
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    start(tam_cuda_source *to, const tam_cuda_source value, const tam_cuda_fresh fresh) {
-    clear(fresh);
+    select_start(tam_cuda_source *to, const tam_cuda_source value, const tam_cuda_fresh fresh) {
+    select_clear(fresh);
     if (tam_thread_of_grid() == 0)
         *to = value;
 }
@@ -118,14 +118,14 @@ extern "C" int tam_launch_reset(const tam_cuda_fresh *fresh, void *stream) {
 
 extern "C" int tam_launch_start(tam_cuda_source *to, tam_cuda_source value,
                                 const tam_cuda_fresh *fresh, void *stream) {
-    return tam_launch(start, CLEARING, stream, to, value, *fresh);
+    return tam_launch(select_start, CLEARING, stream, to, value, *fresh);
 }
 
 extern "C" int tam_launch_search(const tam_cuda_select_job *job, void *stream) {
     uint32_t blocks = job->grid.blocks;
-    int error = tam_launch(count_chunks, blocks, stream, *job);
+    int error = tam_launch(select_count_chunks, blocks, stream, *job);
     for (uint32_t digit = 1; digit < DIGITS && !error; digit++)
-        error = tam_launch(count_digit, blocks, stream, *job, digit);
+        error = tam_launch(select_count_digit, blocks, stream, *job, digit);
     return error;
 }
 

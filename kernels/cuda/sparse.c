@@ -24,7 +24,7 @@ tamis_status tam_cuda_sparse_load(tam_cuda_step *s, uint64_t number) {
 }
 
 /* The number of entries, of the bucket's k, that thresholds are learned for. */
-static uint64_t threshold_k_of(const tam_cuda_control *c, uint64_t k) {
+static uint64_t sparse_threshold_k_of(const tam_cuda_control *c, uint64_t k) {
     uint64_t part = tam_rule_rank_budget(k, c->whole, c->node_shard.before, c->node_shard.upto);
     return part > 0 ? part : 1;
 }
@@ -35,7 +35,7 @@ tamis_status tam_cuda_sparse_save(tam_cuda_step *s, const tam_cuda_past *past) {
     TAM_TRY(tam_cuda_queue_read(queue, s->control.levels, c->grid->ngroups * sizeof c->levels[0],
                                 c->levels));
     TAM_TRY(tam_cuda_queue_read(queue, s->control.state, sizeof c->state, &c->state));
-    c->k = threshold_k_of(&s->control, past->k);
+    c->k = sparse_threshold_k_of(&s->control, past->k);
     tam_control_prepare(c);
     return TAMIS_OK;
 }
@@ -52,7 +52,7 @@ static uint32_t *own_list(const tam_cuda_step *s) {
 }
 
 /* The indices, and the packet: the last to write to it seals it. */
-static tamis_status seal(tam_cuda_step *s, const tam_cuda_select_job *selection) {
+static tamis_status sparse_seal(tam_cuda_step *s, const tam_cuda_select_job *selection) {
     void *stream = s->group->queue.stream;
     if (!tam_cuda_is_packed(&s->plan) && !s->plan.with_values) {
         TAM_CUDA_LAUNCH(tam_launch_emit_sealed(selection, &s->exchange, stream));
@@ -66,7 +66,7 @@ static tamis_status seal(tam_cuda_step *s, const tam_cuda_select_job *selection)
     return TAMIS_OK;
 }
 
-static tamis_status select_entries(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
+static tamis_status sparse_select_entries(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
     const tam_cuda_device *d = s->device;
     void *stream = s->group->queue.stream;
     tam_cuda_select_job job = {
@@ -85,10 +85,10 @@ static tamis_status select_entries(tam_cuda_step *s, const tam_cuda_accumulate *
     };
     TAM_CUDA_LAUNCH(tam_launch_collect_counted(pass, &job, stream));
     TAM_CUDA_LAUNCH(tam_launch_search(&job, stream));
-    return seal(s, &job);
+    return sparse_seal(s, &job);
 }
 
-static tamis_status list_rows(tam_cuda_step *s) {
+static tamis_status sparse_list_rows(tam_cuda_step *s) {
     void *stream = s->group->queue.stream;
     TAM_CUDA_LAUNCH(tam_launch_list(&s->exchange, own_list(s), s->device->selected, stream));
     if (tam_cuda_is_packed(&s->plan))
@@ -100,10 +100,10 @@ static tamis_status list_rows(tam_cuda_step *s) {
 
 tamis_status tam_cuda_sparse_select(tam_cuda_step *s, const tam_cuda_accumulate *pass) {
     TAM_CUDA_LAUNCH(tam_launch_accumulate(pass, s->group->queue.stream));
-    return tam_cuda_is_sparse_rows(&s->plan) ? list_rows(s) : select_entries(s, pass);
+    return tam_cuda_is_sparse_rows(&s->plan) ? sparse_list_rows(s) : sparse_select_entries(s, pass);
 }
 
-static tamis_status begin(tam_cuda_step *s) {
+static tamis_status sparse_begin(tam_cuda_step *s) {
     return tam_cuda_sparse_select(s, &s->target);
 }
 
@@ -134,7 +134,7 @@ tamis_status tam_cuda_sparse_validate(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-static tamis_status apply_result(tam_cuda_step *s) {
+static tamis_status sparse_apply_result(tam_cuda_step *s) {
     tam_cuda_accumulate target = s->target;
     if (!s->plan.dense_output)
         target.source = NULL;
@@ -152,7 +152,7 @@ tamis_status tam_cuda_sparse_finish(tam_cuda_step *first, uint32_t by) {
 
 /* -- open ------------------------------------------------------------------------------------- */
 
-static tamis_status check(const tam_cuda_plan *plan) {
+static tamis_status sparse_check(const tam_cuda_plan *plan) {
     uint64_t n = plan->grid->n, sent = (uint64_t)plan->packet_capacity * plan->nranks;
     sent *= tam_cuda_is_sparse_rows(plan) ? plan->row_length : 1;
     if (plan->packet_capacity == 0 || plan->rank >= plan->nranks)
@@ -176,15 +176,15 @@ static const tam_cuda_kind sparse = {
     .fill = tam_cuda_sparse_fill,
     .load = tam_cuda_sparse_load,
     .save = tam_cuda_sparse_save,
-    .begin = begin,
+    .begin = sparse_begin,
     .validate = tam_cuda_sparse_validate,
-    .apply = apply_result,
+    .apply = sparse_apply_result,
     .finish = tam_cuda_sparse_finish,
 };
 
 tamis_status tam_cuda_sparse_new(void *device, const tam_cuda_plan *plan, float *acc,
                                  tam_cuda_step **out) {
-    TAM_TRY(check(plan));
+    TAM_TRY(sparse_check(plan));
     tam_cuda_step *s = tam_alloc(sizeof *s);
     if (!s)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a step");

@@ -18,23 +18,24 @@ uint64_t tam_cuda_index_capacity(const tam_cuda_plan *plan) {
                                     : sizeof(uint32_t) * (uint64_t)plan->packet_capacity;
 }
 
-static tam_cuda_value_codec value_codec_of(tam_cuda_value_codec codec) {
+static tam_cuda_value_codec sparse_memory_value_codec_of(tam_cuda_value_codec codec) {
     return codec.bits > 0 ? codec : (tam_cuda_value_codec){.type = TAMIS_VALUE_FLOAT32, .bits = 32};
 }
 
-static size_t bytes_of(tam_cuda_value_codec codec, size_t count) {
+static size_t sparse_memory_bytes_of(tam_cuda_value_codec codec, size_t count) {
     return tam_value_bytes_of(codec.bits, codec.scale_bytes, count);
 }
 
 /* Whether the values that are summed, or those in the packets, are quantized. */
-static bool quantizes(const tam_cuda_plan *plan) {
-    bool up = value_codec_of(plan->codecs.up).bits < 32,
-         down = value_codec_of(plan->codecs.down).bits < 32;
+static bool sparse_memory_quantizes(const tam_cuda_plan *plan) {
+    bool up = sparse_memory_value_codec_of(plan->codecs.up).bits < 32,
+         down = sparse_memory_value_codec_of(plan->codecs.down).bits < 32;
     return up || (down && !plan->with_values);
 }
 
 static void size_packets(const tam_cuda_plan *plan, tam_cuda_packets *packets) {
-    size_t values = plan->with_values ? bytes_of(packets->value_codec, plan->packet_capacity) : 0;
+    size_t values =
+        plan->with_values ? sparse_memory_bytes_of(packets->value_codec, plan->packet_capacity) : 0;
     packets->capacity = plan->packet_capacity;
     packets->index_bytes = (uint32_t)tam_cuda_index_capacity(plan);
     packets->bytes = tam_cuda_round_up(tam_header_bytes(TAM_COUNTERS + plan->nstats) +
@@ -42,7 +43,7 @@ static void size_packets(const tam_cuda_plan *plan, tam_cuda_packets *packets) {
                                        TAM_CUDA_PART);
 }
 
-static tam_cuda_packets describe_packets(const tam_cuda_plan *plan) {
+static tam_cuda_packets sparse_memory_describe_packets(const tam_cuda_plan *plan) {
     return (tam_cuda_packets){
         .rank = plan->rank,
         .nranks = plan->nranks,
@@ -50,7 +51,7 @@ static tam_cuda_packets describe_packets(const tam_cuda_plan *plan) {
         .stride = plan->among.count > 0 ? plan->among.stride : 1,
         .nstats = plan->nstats,
         .with_values = plan->with_values,
-        .value_codec = value_codec_of(plan->codecs.up),
+        .value_codec = sparse_memory_value_codec_of(plan->codecs.up),
         .packed = {.index_codec = tam_cuda_is_packed(plan) ? plan->codecs.index : TAMIS_INDEX_AUTO,
                    .span = plan->codecs.span},
     };
@@ -58,9 +59,10 @@ static tam_cuda_packets describe_packets(const tam_cuda_plan *plan) {
 
 /* A shard, as bytes: its blocks and, last, its check. */
 static size_t shard_bytes(tam_cuda_value_codec codec, uint32_t blocks) {
-    return tam_cuda_round_up(blocks * tam_header_round(bytes_of(codec, TAM_VALUE_BLOCK)) +
-                                 sizeof(uint32_t),
-                             TAM_CUDA_PART);
+    return tam_cuda_round_up(
+        blocks * tam_header_round(sparse_memory_bytes_of(codec, TAM_VALUE_BLOCK)) +
+            sizeof(uint32_t),
+        TAM_CUDA_PART);
 }
 
 static tam_cuda_rows describe_rows(const tam_cuda_plan *plan) {
@@ -72,7 +74,7 @@ static tam_cuda_rows describe_rows(const tam_cuda_plan *plan) {
 
 static void size_rounded(const tam_cuda_plan *plan, tam_cuda_rounded *q) {
     uint64_t blocks = ((uint64_t)plan->union_max + TAM_VALUE_BLOCK - 1) / TAM_VALUE_BLOCK;
-    if (plan->with_values || !quantizes(plan))
+    if (plan->with_values || !sparse_memory_quantizes(plan))
         return;
     q->blocks = (uint32_t)tam_shards_most(blocks, plan->nranks);
     q->shard_bytes = shard_bytes(q->up, q->blocks);
@@ -96,7 +98,7 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
     uint64_t span = tam_cuda_is_sparse_rows(plan) ? rows.count : d->grid.n;
     s->exchange = (tam_cuda_exchange){
         .grid = d->grid,
-        .packets = describe_packets(plan),
+        .packets = sparse_memory_describe_packets(plan),
         .ranges.count = (uint32_t)((span + TAM_RANGE - 1) / TAM_RANGE),
         .rows = rows,
         .scheme = plan->control->scheme,
@@ -111,9 +113,9 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
         .group_sums = d->group_sums,
         .nsums = tam_cuda_is_sparse_rows(plan) ? 0 : d->grid.ngroups, /* rows have no sums */
         .acc = acc,
-        .checked = !plan->with_values && !quantizes(plan),
-        .rounded = {.up = value_codec_of(plan->codecs.up),
-                    .down = value_codec_of(plan->codecs.down)},
+        .checked = !plan->with_values && !sparse_memory_quantizes(plan),
+        .rounded = {.up = sparse_memory_value_codec_of(plan->codecs.up),
+                    .down = sparse_memory_value_codec_of(plan->codecs.down)},
     };
     size_exchange(s);
     s->control = (tam_cuda_control){
@@ -164,7 +166,7 @@ static void take_rounded(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_exchange *x = &s->exchange;
     tam_cuda_rounded *q = &x->rounded;
     size_t nranks = s->plan.nranks;
-    if (quantizes(&s->plan))
+    if (sparse_memory_quantizes(&s->plan))
         x->errors =
             tam_cuda_take(arena, x->packets.with_values ? s->plan.packet_capacity : x->capacity,
                           sizeof x->errors[0]);
@@ -205,7 +207,7 @@ static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
         x->value_sums = tam_cuda_take(arena, x->capacity / TAM_PIECE + 1, sizeof(double));
 }
 
-static void take_control(tam_cuda_step *s, tam_cuda_arena *arena) {
+static void sparse_memory_take_control(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_control *c = &s->control;
     uint32_t ngroups = s->device->grid.ngroups;
     s->nobody = tam_cuda_take(arena, 1, sizeof *s->nobody);
@@ -224,7 +226,7 @@ static void take_control(tam_cuda_step *s, tam_cuda_arena *arena) {
 
 void tam_cuda_sparse_take(tam_cuda_step *s, tam_cuda_arena *arena) {
     take_exchange(s, arena);
-    take_control(s, arena);
+    sparse_memory_take_control(s, arena);
 }
 
 /* Chunks are in the order of the tiles, TAM_CHUNK elements apart within a tile. */
@@ -252,7 +254,7 @@ tamis_status tam_cuda_sparse_ranges(const tam_cuda_step *s, const tam_grid *grid
     return status;
 }
 
-static tamis_status upload(tam_cuda_step *s) {
+static tamis_status sparse_memory_upload(tam_cuda_step *s) {
     TAM_TRY(tam_cuda_sparse_ranges(s, s->plan.grid, s->exchange.ranges.count, s->first_chunk));
     if (s->parts)
         TAM_TRY(tam_cuda_queue_write(&s->group->queue, s->plan.codecs.parts,
@@ -290,5 +292,5 @@ tamis_status tam_cuda_sparse_fill(tam_cuda_step *s) {
     repeat_sizes(s);
     tam_cuda_params nobody = {.mine = TAM_PART_COMMON};
     TAM_TRY(tam_cuda_queue_write(&s->group->queue, &nobody, sizeof nobody, s->nobody));
-    return upload(s);
+    return sparse_memory_upload(s);
 }

@@ -43,7 +43,7 @@ static size_t scratch_bytes(const tam_cuda_step *s) {
     return tam_cuda_scratch_bytes(&s->exchange) + (s->kind->scratch ? s->kind->scratch(s) : 0);
 }
 
-static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
+static void step_take(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_exchange *x = &s->exchange;
     unsigned char *scratch = tam_cuda_take(arena, 1, scratch_bytes(s));
     if (scratch)
@@ -59,13 +59,13 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     s->kind->take(s, arena);
 }
 
-static tamis_status take_memory(tam_cuda_step *s) {
+static tamis_status step_take_memory(tam_cuda_step *s) {
     tam_cuda_arena arena = {0};
     void *memory = NULL;
-    take(s, &arena);
+    step_take(s, &arena);
     TAM_TRY(tam_cuda_alloc(arena.used, "the exchange", &memory));
     arena = (tam_cuda_arena){.base = s->memory = memory};
-    take(s, &arena);
+    step_take(s, &arena);
     s->grads_now = tam_alloc_array(s->whole->nsegments, sizeof s->grads_now[0]);
     if (!s->grads_now)
         return tam_fail(TAMIS_E_NOMEM, "no memory for pointers to %u segments",
@@ -109,29 +109,29 @@ static void name_parts(tam_cuda_step *s) {
     snprintf(s->names[1], sizeof s->names[1], "tamis bucket %u exchange", s->plan.bucket);
 }
 
-static tam_cuda_row *row_of(tam_cuda_device *device) {
+static tam_cuda_row *step_row_of(tam_cuda_device *device) {
     return (tam_cuda_row *)(void *)device;
 }
 
 static void share_pinned(const tam_cuda_step *s) {
-    tam_cuda_row_borrow(row_of(s->device), &s->group->queue);
+    tam_cuda_row_borrow(step_row_of(s->device), &s->group->queue);
     if (s->whole != s->device)
-        tam_cuda_row_borrow(row_of(s->whole), &s->group->queue);
+        tam_cuda_row_borrow(step_row_of(s->whole), &s->group->queue);
 }
 
 static void return_pinned(const tam_cuda_step *s) {
     if (!s->group)
         return;
-    tam_cuda_row_return(row_of(s->device), &s->group->queue);
-    tam_cuda_row_return(row_of(s->whole), &s->group->queue);
+    tam_cuda_row_return(step_row_of(s->device), &s->group->queue);
+    tam_cuda_row_return(step_row_of(s->whole), &s->group->queue);
 }
 
-static tamis_status fill(tam_cuda_step *s) {
+static tamis_status step_fill(tam_cuda_step *s) {
     if (s->plan.first)
         s->group = s->plan.first->group;
     else
         TAM_TRY(tam_cuda_bucket_group_open(s));
-    TAM_TRY(take_memory(s));
+    TAM_TRY(step_take_memory(s));
     connect(s);
     name_parts(s);
     TAM_TRY(s->kind->fill(s));
@@ -155,7 +155,7 @@ void tam_cuda_step_drop_graphs(tam_cuda_step *s) {
     }
 }
 
-static void release(tam_cuda_step *s) {
+static void step_release(tam_cuda_step *s) {
     return_pinned(s);
     tam_cuda_step_drop_graphs(s);
     tam_cuda_free(s->memory);
@@ -173,9 +173,9 @@ tamis_status tam_cuda_step_make(tam_cuda_step *s, tam_cuda_step **out) {
         s->whole = s->device;
         s->outcome = &s->exchange;
     }
-    status = fill(s);
+    status = step_fill(s);
     if (status != TAMIS_OK)
-        release(s);
+        step_release(s);
     tam_cuda_leave(&guard);
     if (status == TAMIS_OK)
         *out = s;
@@ -200,7 +200,7 @@ void tam_cuda_step_close(tam_cuda_step *s) {
     }
     s->device->hangs = s->whole->hangs = !tam_cuda_bucket_group_idle(s->group, tam_cuda_rank(s));
     if (!s->device->hangs)
-        release(s);
+        step_release(s);
     tam_cuda_leave(&guard);
 }
 
@@ -227,7 +227,7 @@ static tamis_status load_common(const tam_cuda_step *s, const tam_cuda_past *pas
                                 sizeof common - first, (char *)s->group->common + first);
 }
 
-static tamis_status load(tam_cuda_step *s, uint64_t config, const tam_cuda_past *past) {
+static tamis_status step_load(tam_cuda_step *s, uint64_t config, const tam_cuda_past *past) {
     tam_cuda_record record = {
         .config = config,
         .last_result = past->last_result,
@@ -244,10 +244,10 @@ static tamis_status load(tam_cuda_step *s, uint64_t config, const tam_cuda_past 
 }
 
 tamis_status tam_cuda_step_load(tam_cuda_step *s, uint64_t config, const tam_cuda_past *past) {
-    TAM_CUDA_ON(s->device->device, load(s, config, past));
+    TAM_CUDA_ON(s->device->device, step_load(s, config, past));
 }
 
-static tamis_status save(tam_cuda_step *s, tam_cuda_past *past) {
+static tamis_status step_save(tam_cuda_step *s, tam_cuda_past *past) {
     const tam_cuda_queue *queue = &s->group->queue;
     tam_cuda_common common;
     tam_cuda_record record;
@@ -272,7 +272,7 @@ tamis_status tam_cuda_step_save(tam_cuda_step *s, tam_cuda_past *past) {
     tam_cuda_past own;
     tam_cuda_guard guard;
     TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = save(s, &own);
+    tamis_status status = step_save(s, &own);
     tam_cuda_leave(&guard);
     if (status == TAMIS_OK)
         *past = own;

@@ -69,7 +69,7 @@ static __device__ void count_shared(const tam_cuda_exchange &x) {
     }
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) union_count(const tam_cuda_exchange x) {
     if (x.scratch->verdict.status != TAMIS_OK)
         return;
     count_shared(x);
@@ -80,9 +80,9 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count(const tam_cuda
 /* -- union ------------------------------------------------------------------------------------ */
 
 /* Write the entries of this thread's words. @param at  entries of the range before them */
-static __device__ __forceinline__ void write_indices(uint32_t range, uint32_t at,
-                                                     const uint32_t bits[TAM_RANGE_WORDS],
-                                                     uint32_t *indices) {
+static __device__ __forceinline__ void union_write_indices(uint32_t range, uint32_t at,
+                                                           const uint32_t bits[TAM_RANGE_WORDS],
+                                                           uint32_t *indices) {
     for (uint32_t w = threadIdx.x * WORDS; w < (threadIdx.x + 1) * WORDS; w++) {
         for (uint32_t rest = bits[w]; rest; rest &= rest - 1)
             indices[at++] = range * TAM_RANGE + w * 32 + (uint32_t)__ffs((int)rest) - 1;
@@ -147,7 +147,7 @@ static __device__ void build_range(const tam_cuda_exchange &x, uint32_t range) {
     if (entries > 0) { /* uniform in the block */
         set_bits(x, range, bits);
         scan(space).ExclusiveSum(own_bits(bits), at);
-        write_indices(range, at, bits, list + offset);
+        union_write_indices(range, at, bits, list + offset);
         __syncthreads();
         if (sparse_rows) /* values come with all elements of rows (rows.cu) */
             squares = 0.0;
@@ -184,7 +184,7 @@ static unsigned blocks_of(const tam_cuda_exchange *job) {
 }
 
 extern "C" int tam_launch_count(const tam_cuda_exchange *job, void *stream) {
-    return tam_launch(count, blocks_of(job), stream, *job);
+    return tam_launch(union_count, blocks_of(job), stream, *job);
 }
 
 extern "C" int tam_launch_union(const tam_cuda_exchange *job, void *stream) {

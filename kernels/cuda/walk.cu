@@ -9,28 +9,28 @@
 
 static const uint32_t BLOCKS_MAX = 2048;
 
-static uint32_t blocks_for(uint32_t most) {
+static uint32_t walk_blocks_for(uint32_t most) {
     uint32_t blocks = most / TAM_BLOCK_THREADS + 1;
     return blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    gather(const float *acc, const uint32_t *indices, const uint32_t *count, float *values) {
+    walk_gather(const float *acc, const uint32_t *indices, const uint32_t *count, float *values) {
     uint32_t end = *count;
     for (uint64_t i = tam_thread_of_grid(); i < end; i += tam_threads_of_grid())
         values[i] = acc[indices[i]];
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    put(float *acc, const uint32_t *indices, const uint32_t *count, const float *values) {
+    walk_put(float *acc, const uint32_t *indices, const uint32_t *count, const float *values) {
     uint32_t end = *count;
     for (uint64_t i = tam_thread_of_grid(); i < end; i += tam_threads_of_grid())
         acc[indices[i]] = values ? values[i] : 0.0f;
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    apply(const tam_cuda_accumulate target, const uint32_t *indices, const uint32_t *count,
-          float divisor, float *values) {
+    walk_apply(const tam_cuda_accumulate target, const uint32_t *indices, const uint32_t *count,
+               float divisor, float *values) {
     tam_cuda_source source = target.source ? *target.source : tam_cuda_source{};
     uint32_t end = *count;
     for (uint64_t i = tam_thread_of_grid(); i < end; i += tam_threads_of_grid()) {
@@ -103,16 +103,17 @@ extern "C" int tam_launch_mark_rows(const float *acc, uint32_t length, uint32_t 
 
 extern "C" int tam_launch_gather(const float *acc, const uint32_t *indices, const uint32_t *count,
                                  uint32_t most, float *values, void *stream) {
-    return tam_launch(gather, blocks_for(most), stream, acc, indices, count, values);
+    return tam_launch(walk_gather, walk_blocks_for(most), stream, acc, indices, count, values);
 }
 
 extern "C" int tam_launch_apply(const tam_cuda_accumulate *target, const uint32_t *indices,
                                 const uint32_t *count, uint32_t most, float divisor, float *values,
                                 void *stream) {
-    return tam_launch(apply, blocks_for(most), stream, *target, indices, count, divisor, values);
+    return tam_launch(walk_apply, walk_blocks_for(most), stream, *target, indices, count, divisor,
+                      values);
 }
 
 extern "C" int tam_launch_put(float *acc, const uint32_t *indices, const uint32_t *count,
                               uint32_t most, const float *values, void *stream) {
-    return tam_launch(put, blocks_for(most), stream, acc, indices, count, values);
+    return tam_launch(walk_put, walk_blocks_for(most), stream, acc, indices, count, values);
 }

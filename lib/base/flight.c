@@ -34,12 +34,12 @@ void tam_flight_close(tam_flight *f) {
 /* -- events ----------------------------------------------------------------------------------- */
 
 /* After what was written before, */
-static void put(atomic_uint_fast64_t *word, uint64_t value) {
+static void flight_put(atomic_uint_fast64_t *word, uint64_t value) {
     atomic_store_explicit(word, value, memory_order_release);
 }
 
 /* and before what is read next. */
-static uint64_t get(const atomic_uint_fast64_t *word) {
+static uint64_t flight_get(const atomic_uint_fast64_t *word) {
     return atomic_load_explicit(word, memory_order_acquire);
 }
 
@@ -54,19 +54,19 @@ void tam_flight_record(tam_flight *f, const tam_event *e) {
         return;
     uint64_t nth = atomic_fetch_add_explicit(&f->next, 1, memory_order_relaxed);
     atomic_uint_fast64_t *w = f->words[nth % TAM_FLIGHT_EVENTS];
-    put(&w[0], tam_clock_ns());
-    put(&w[1], e->bytes);
-    put(&w[2], e->step);
-    put(&w[3], (uint64_t)e->number << 32 | e->other);
-    put(&w[4], (uint64_t)e->kind | (uint64_t)e->call << 8 | round_of(nth) << 16 |
-                   (uint64_t)(uint32_t)e->status << 32);
+    flight_put(&w[0], tam_clock_ns());
+    flight_put(&w[1], e->bytes);
+    flight_put(&w[2], e->step);
+    flight_put(&w[3], (uint64_t)e->number << 32 | e->other);
+    flight_put(&w[4], (uint64_t)e->kind | (uint64_t)e->call << 8 | round_of(nth) << 16 |
+                          (uint64_t)(uint32_t)e->status << 32);
 }
 
 /* @return false: it is not complete yet, or not there any more */
-static bool take(const tam_flight *f, uint64_t nth, uint64_t w[TAM_FLIGHT_WORDS]) {
+static bool flight_take(const tam_flight *f, uint64_t nth, uint64_t w[TAM_FLIGHT_WORDS]) {
     const atomic_uint_fast64_t *from = f->words[nth % TAM_FLIGHT_EVENTS];
     for (uint32_t i = TAM_FLIGHT_WORDS; i-- > 0;)
-        w[i] = get(&from[i]);
+        w[i] = flight_get(&from[i]);
     return (w[4] >> 16 & UINT16_MAX) == round_of(nth) &&
            atomic_load(&f->next) <= nth + TAM_FLIGHT_EVENTS;
 }
@@ -131,7 +131,7 @@ static uint64_t clock_of(clockid_t id) {
 }
 
 /* Both clocks, so that files of several hosts can be laid side by side. */
-static void add_header(sink *s, const tam_flight *f, uint64_t events) {
+static void flight_add_header(sink *s, const tam_flight *f, uint64_t events) {
     add_text(s, "{\"record\":\"flight\"");
     add_number(s, "version", (uint64_t)tamis_version());
     add_number(s, "communicator", f->group);
@@ -181,7 +181,7 @@ static void add_events(sink *s, const tam_flight *f, uint64_t next) {
     uint64_t first = next > TAM_FLIGHT_EVENTS ? next - TAM_FLIGHT_EVENTS : 0;
     for (uint64_t nth = first; nth < next; nth++) {
         uint64_t w[TAM_FLIGHT_WORDS];
-        if (take(f, nth, w))
+        if (flight_take(f, nth, w))
             add_event(s, w);
     }
 }
@@ -213,7 +213,7 @@ static void write_file(sink *s, const tam_flight *f, const char *name) {
         return;
     }
     uint64_t next = atomic_load(&f->next);
-    add_header(s, f, next);
+    flight_add_header(s, f, next);
     add_events(s, f, next);
     flush(s);
     if (close(s->fd) != 0 && s->error == 0)

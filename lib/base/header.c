@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/base/header.h"
 
-static uint32_t word_at(const unsigned char *memory) {
+static uint32_t header_word_at(const unsigned char *memory) {
     uint32_t word;
     memcpy(&word, memory, sizeof word);
     return word;
@@ -12,7 +12,7 @@ static inline __attribute__((always_inline)) uint64_t
 sum_words(uint32_t area, const unsigned char *at, uint32_t count) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < count; i++)
-        sum += tam_sum_word(area, i, word_at(at + (size_t)i * sizeof(uint32_t)));
+        sum += tam_sum_word(area, i, header_word_at(at + (size_t)i * sizeof(uint32_t)));
     return sum;
 }
 

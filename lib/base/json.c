@@ -17,7 +17,7 @@ void tam_text_free(tam_text *text) {
     *text = (tam_text){0};
 }
 
-static bool reserve(tam_text *text, size_t length) {
+static bool json_reserve(tam_text *text, size_t length) {
     if (length <= text->capacity - text->length)
         return true;
     size_t capacity = 2 * (text->length + length) + 4096;
@@ -32,8 +32,8 @@ static bool reserve(tam_text *text, size_t length) {
     return true;
 }
 
-static void add(tam_text *text, const char *bytes, size_t length) {
-    text->incomplete = text->incomplete || !reserve(text, length);
+static void json_add(tam_text *text, const char *bytes, size_t length) {
+    text->incomplete = text->incomplete || !json_reserve(text, length);
     if (text->incomplete || length == 0)
         return;
     memcpy(text->bytes + text->length, bytes, length);
@@ -41,7 +41,7 @@ static void add(tam_text *text, const char *bytes, size_t length) {
 }
 
 void tam_text_put(tam_text *text, const char *words) {
-    add(text, words, strlen(words));
+    json_add(text, words, strlen(words));
 }
 
 /* -- values ----------------------------------------------------------------------------------- */
@@ -129,7 +129,7 @@ void tam_json_text(tam_text *out, const char *key, const char *value) {
         else if (control || quoted)
             tam_text_put(out, escaped);
         else
-            add(out, c, length);
+            json_add(out, c, length);
         c += length ? length : 1;
     }
     tam_text_put(out, "\"");

@@ -47,7 +47,7 @@ typedef struct rates {
     double sum, most;
 } rates;
 
-static rates look(const char *sys, const char *pattern, double (*gbit_of)(const char *folder)) {
+static rates nic_look(const char *sys, const char *pattern, double (*gbit_of)(const char *folder)) {
     char all[PATH_BYTES];
     glob_t found;
     rates r = {0.0, 0.0};
@@ -64,6 +64,6 @@ static rates look(const char *sys, const char *pattern, double (*gbit_of)(const 
 }
 
 double tam_nic_gbit(const char *sys) {
-    rates ports = look(sys, "class/infiniband/*/ports/*", port_gbit);
-    return ports.sum > 0.0 ? ports.sum : look(sys, "class/net/*", ethernet_gbit).most;
+    rates ports = nic_look(sys, "class/infiniband/*/ports/*", port_gbit);
+    return ports.sum > 0.0 ? ports.sum : nic_look(sys, "class/net/*", ethernet_gbit).most;
 }

@@ -19,7 +19,7 @@ static double real_at(const void *field) {
     return real;
 }
 
-static uint32_t word_at(const void *field) {
+static uint32_t options_word_at(const void *field) {
     uint32_t word;
     memcpy(&word, field, sizeof word);
     return word;
@@ -28,10 +28,10 @@ static uint32_t word_at(const void *field) {
 /* A WORD is an enum: as large as an int, and never negative. */
 static double number_of(const tam_option *o, const void *fields) {
     const char *field = (const char *)fields + o->offset;
-    return o->kind == TAM_OPTION_REAL ? real_at(field) : (double)word_at(field);
+    return o->kind == TAM_OPTION_REAL ? real_at(field) : (double)options_word_at(field);
 }
 
-static tamis_status check(const char *whose, const tam_option *o, const void *fields) {
+static tamis_status options_check(const char *whose, const tam_option *o, const void *fields) {
     if (o->kind == TAM_OPTION_U64)
         return TAMIS_OK;
     double value = number_of(o, fields);
@@ -44,7 +44,7 @@ static tamis_status check(const char *whose, const tam_option *o, const void *fi
 tamis_status tam_options_check(const char *whose, const tam_option *rows, uint32_t count,
                                const void *fields) {
     for (uint32_t i = 0; i < count; i++)
-        TAM_TRY(check(whose, &rows[i], fields));
+        TAM_TRY(options_check(whose, &rows[i], fields));
     return TAMIS_OK;
 }
 
@@ -54,7 +54,7 @@ uint64_t tam_option_bits(const tam_option *o, const void *fields) {
     if (o->kind == TAM_OPTION_REAL)
         return tam_bits64(real_at(field) + 0.0); /* no negative zeros */
     if (o->kind != TAM_OPTION_U64)
-        return word_at(field);
+        return options_word_at(field);
     memcpy(&bits, field, sizeof bits);
     return bits;
 }

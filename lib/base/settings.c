@@ -103,7 +103,7 @@ static bool parse_number(const setting_row *row, const char *text, uint32_t *out
     return true;
 }
 
-static bool parse(const setting_row *row, const char *text, setting_value *out) {
+static bool settings_parse(const setting_row *row, const char *text, setting_value *out) {
     if (strlen(text) >= sizeof out->text)
         return false;
     if (row->kind == CHOICE && !parse_choice(row, text, &out->number))
@@ -154,10 +154,10 @@ static void read_environment(void) {
     for (size_t i = 0; i < TAM_SETTINGS; i++) {
         const setting_row *row = &rows[i];
         const char *text = getenv(row->name);
-        parse(row, row->fallback, &values[i]);
+        settings_parse(row, row->fallback, &values[i]);
         if (!text || text[0] == '\0')
             continue;
-        values[i].given = parse(row, text, &values[i]);
+        values[i].given = settings_parse(row, text, &values[i]);
         if (!values[i].given) {
             char what[256];
             snprintf(what, sizeof what, "is not %s%s; using %s",
@@ -168,17 +168,17 @@ static void read_environment(void) {
     check_for_unknown();
 }
 
-static const setting_value *get(size_t id) {
+static const setting_value *settings_get(size_t id) {
     pthread_once(&once, read_environment);
     return &values[id];
 }
 
 const char *tam_setting_text(tam_setting_id id) {
-    return get(id)->text;
+    return settings_get(id)->text;
 }
 
 uint32_t tam_setting_number(tam_setting_id id) {
-    return get(id)->number;
+    return settings_get(id)->number;
 }
 
 bool tam_setting_at(size_t index, tamis_setting *out) {
@@ -191,8 +191,8 @@ bool tam_setting_at(size_t index, tamis_setting *out) {
         .values = row->values,
         .fallback = row->fallback,
         .help = row->help,
-        .value = get(index)->text,
-        .origin = get(index)->given ? "environment" : "default",
+        .value = settings_get(index)->text,
+        .origin = settings_get(index)->given ? "environment" : "default",
     };
     return true;
 }

@@ -4,16 +4,16 @@
  */
 #include "lib/base/base.h"
 
-static bool less(const tam_pair *a, const tam_pair *b) {
+static bool sort_less(const tam_pair *a, const tam_pair *b) {
     return a->key != b->key ? a->key < b->key : a->value < b->value;
 }
 
 static void sift(tam_pair *pairs, size_t at, size_t count) {
     tam_pair moving = pairs[at];
     for (size_t child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && less(&pairs[child], &pairs[child + 1]))
+        if (child + 1 < count && sort_less(&pairs[child], &pairs[child + 1]))
             child++;
-        if (!less(&moving, &pairs[child]))
+        if (!sort_less(&moving, &pairs[child]))
             break;
         pairs[at] = pairs[child];
     }

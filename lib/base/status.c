@@ -66,7 +66,7 @@ enum { RECENT = 4 };
 static _Thread_local uint64_t recent[RECENT];
 static _Thread_local unsigned next_recent;
 
-static const status_row *find(tamis_status status) {
+static const status_row *status_find(tamis_status status) {
     for (size_t i = 0; i < ROWS; i++) {
         if (rows[i].status == status)
             return &rows[i];
@@ -79,22 +79,22 @@ int tamis_version(void) {
 }
 
 const char *tamis_status_name(tamis_status status) {
-    const status_row *row = find(status);
+    const status_row *row = status_find(status);
     return row ? row->name : "unknown status";
 }
 
 const char *tamis_status_text(tamis_status status) {
-    const status_row *row = find(status);
+    const status_row *row = status_find(status);
     return row ? row->text : "A status that this version of the library does not know.";
 }
 
 const char *tamis_status_remedy(tamis_status status) {
-    const status_row *row = find(status);
+    const status_row *row = status_find(status);
     return row ? row->remedy : "Treat the communicator as lost.";
 }
 
 tamis_loss tamis_status_loss(tamis_status status) {
-    if (!find(status) || (int)status >= 64)
+    if (!status_find(status) || (int)status >= 64)
         return TAMIS_LOST_COMM;
     return (int)status >= 32 ? TAMIS_LOST_STEP : TAMIS_LOST_NOTHING;
 }

@@ -3,14 +3,14 @@
 
 #include <xxhash.h>
 
-static uint64_t hash_of(const tam_tag *tag) {
+static uint64_t tag_hash_of(const tam_tag *tag) {
     tam_tag own = *tag;
     own.check = 0;
     return XXH3_64bits(&own, sizeof own);
 }
 
 void tam_tag_seal(tam_tag *tag) {
-    tag->check = hash_of(tag);
+    tag->check = tag_hash_of(tag);
 }
 
 static tamis_status refuse_range(const tam_tag *a, const tam_tag *b) {
@@ -24,7 +24,7 @@ static tamis_status refuse_range(const tam_tag *a, const tam_tag *b) {
 
 tamis_status tam_tag_compare(const tam_tag *mine, uint32_t from, const tam_tag *theirs) {
     unsigned long long own = mine->rank, other = from;
-    if (theirs->check != hash_of(theirs) || theirs->rank != from)
+    if (theirs->check != tag_hash_of(theirs) || theirs->rank != from)
         return tam_fail(
             TAMIS_E_PROTOCOL,
             "the tag of rank %llu, as received by rank %llu, was refused: its checksum is wrong",

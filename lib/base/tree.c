@@ -7,8 +7,8 @@ enum { FOLD = 4 }; /* parts added in one pass */
 
 /* One pass over 2 to 4 parts, the last two first. With `onto`, the first one is in `out`. The
  * compiler makes a loop of every constant that it is called with. */
-static inline void add(uint32_t nparts, bool onto, const float *const *parts, size_t length,
-                       float *restrict out) {
+static inline void tree_add(uint32_t nparts, bool onto, const float *const *parts, size_t length,
+                            float *restrict out) {
     const float *restrict a = parts[0], *restrict b = parts[1];
     const float *restrict c = nparts > 2 ? parts[2] : NULL;
     const float *restrict d = nparts > 3 ? parts[3] : NULL;
@@ -21,15 +21,15 @@ static inline void add(uint32_t nparts, bool onto, const float *const *parts, si
 static void add_parts(uint32_t nparts, const float *const *parts, size_t length, float *out) {
     bool onto = parts[0] == out;
     if (nparts == 2)
-        onto ? add(2, true, parts, length, out) : add(2, false, parts, length, out);
+        onto ? tree_add(2, true, parts, length, out) : tree_add(2, false, parts, length, out);
     else if (nparts == 3)
-        onto ? add(3, true, parts, length, out) : add(3, false, parts, length, out);
+        onto ? tree_add(3, true, parts, length, out) : tree_add(3, false, parts, length, out);
     else
-        onto ? add(4, true, parts, length, out) : add(4, false, parts, length, out);
+        onto ? tree_add(4, true, parts, length, out) : tree_add(4, false, parts, length, out);
 }
 
 /* The last parts become one, in the memory of the first of them. */
-static void fold(tam_tree_block *b, uint32_t first, size_t length) {
+static void tree_fold(tam_tree_block *b, uint32_t first, size_t length) {
     while (b->count > first + 1) {
         uint32_t at = b->count > first + FOLD ? b->count - FOLD : first;
         add_parts(b->count - at, b->parts + at, length, b->storage[at]);
@@ -43,14 +43,14 @@ void tam_tree_add_block(tam_tree_block *b, uint32_t vrank, const float *values, 
     while (first > 1 && b->distances[first - 1] < distance)
         first--;
     if (first > 0)
-        fold(b, first - 1, length);
+        tree_fold(b, first - 1, length);
     b->distances[b->count] = distance;
     b->parts[b->count++] = values;
     b->vrank = vrank;
 }
 
 void tam_tree_end_block(tam_tree_block *b, size_t length, float *sums) {
-    fold(b, 0, length);
+    tree_fold(b, 0, length);
     if (b->count > 0)
         memmove(sums, b->parts[0], length * sizeof sums[0]);
     else

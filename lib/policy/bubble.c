@@ -11,7 +11,7 @@ typedef struct bubble {
     uint64_t more; /* than an even budget, at most */
 } bubble;
 
-static bool usable(const bubble *b) {
+static bool bubble_usable(const bubble *b) {
     bool some_window = false;
     for (uint32_t s = 0; s < b->nstages; s++) {
         if (!(b->entry_s[s] > 0.0 && isfinite(b->entry_s[s]) && isfinite(b->windows_s[s])))
@@ -63,7 +63,7 @@ void tam_bubble_divide(uint64_t k, uint32_t nstages, const uint64_t *lengths,
     uint64_t more = tam_bucket_more(k, nstages, TAM_STAGE_TENTHS);
     bubble b = {nstages, lengths, even, windows_s, entry_s, more};
     tam_bucket_even(k, nstages, lengths, even);
-    if (k < nstages || !usable(&b)) {
+    if (k < nstages || !bubble_usable(&b)) {
         memcpy(budgets, even, nstages * sizeof budgets[0]);
         return;
     }

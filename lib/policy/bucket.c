@@ -6,16 +6,16 @@
 #define LONG 1073741824.0 /* bytes: whatever overlaps with a message's latency is long over */
 
 /* A step that gathers so many bytes of each rank and sums so many. */
-static double step_s(const tam_bucket_rule *rule, double bytes) {
+static double bucket_step_s(const tam_bucket_rule *rule, double bytes) {
     double gather_s =
         rule->dense ? 0.0 : tam_plan_gather_s(&rule->net, &rule->plan, bytes / rule->plan.nranks);
     return gather_s + tam_plan_sum_s(&rule->net, &rule->plan, bytes);
 }
 
 static double planned_length(const tam_bucket_rule *rule) {
-    double byte_s = (step_s(rule, 2.0 * LONG) - step_s(rule, LONG)) / LONG;
+    double byte_s = (bucket_step_s(rule, 2.0 * LONG) - bucket_step_s(rule, LONG)) / LONG;
     double bytes = rule->dense ? 4.0 : 4.0 * rule->density;
-    return TIMES_LATENCY * (step_s(rule, 0.0) + rule->beside_s) / (bytes * byte_s);
+    return TIMES_LATENCY * (bucket_step_s(rule, 0.0) + rule->beside_s) / (bytes * byte_s);
 }
 
 static double least_length(double n, uint32_t most_buckets, const tam_bucket_rule *rule) {

@@ -46,12 +46,12 @@ static double at_least(double x, double least) {
     return x > least ? x : least;
 }
 
-static double seconds(uint64_t ns) {
+static double calibration_seconds(uint64_t ns) {
     return 1e-9 * (double)ns;
 }
 
 static double byte_s(uint64_t short_ns, uint64_t long_ns) {
-    return at_least((seconds(long_ns) - seconds(short_ns)) /
+    return at_least((calibration_seconds(long_ns) - calibration_seconds(short_ns)) /
                         (TAM_CALIBRATION_LONG - TAM_CALIBRATION_SHORT),
                     BYTE_S);
 }
@@ -65,14 +65,14 @@ static double message_s(double one_s, double fan_s, uint32_t nranks) {
 tam_net tam_calibration_net(const uint64_t ns[TAM_CALIBRATION_EXCHANGES], uint32_t nranks,
                             uint32_t ranks_per_node) {
     bool near = ns[TAM_CALIBRATION_NEAR] > 0, far = ns[TAM_CALIBRATION_FAR] > 0;
-    double near_s = seconds(ns[near ? TAM_CALIBRATION_NEAR : TAM_CALIBRATION_FAR]);
-    double far_s = seconds(ns[far ? TAM_CALIBRATION_FAR : TAM_CALIBRATION_NEAR]);
+    double near_s = calibration_seconds(ns[near ? TAM_CALIBRATION_NEAR : TAM_CALIBRATION_FAR]);
+    double far_s = calibration_seconds(ns[far ? TAM_CALIBRATION_FAR : TAM_CALIBRATION_NEAR]);
     tam_net net = {.ranks_per_node = ranks_per_node};
     net.near_s_per_byte = byte_s(ns[TAM_CALIBRATION_NEAR], ns[TAM_CALIBRATION_NEAR_LONG]);
     net.far_s_per_byte = byte_s(ns[TAM_CALIBRATION_FAR], ns[TAM_CALIBRATION_FAR_LONG]);
     net.near_s_per_byte = near ? net.near_s_per_byte : net.far_s_per_byte;
     net.far_s_per_byte = far ? net.far_s_per_byte : net.near_s_per_byte;
-    net.message_s = message_s(far_s, seconds(ns[TAM_CALIBRATION_FAN]), nranks);
+    net.message_s = message_s(far_s, calibration_seconds(ns[TAM_CALIBRATION_FAN]), nranks);
     net.near_s = at_least(near_s - net.message_s, 0.0);
     net.far_s = at_least(far_s - net.message_s, 0.0);
     return net;
@@ -80,7 +80,7 @@ tam_net tam_calibration_net(const uint64_t ns[TAM_CALIBRATION_EXCHANGES], uint32
 
 /* -- proposal --------------------------------------------------------------------------------- */
 
-static double step_s(const tam_net *net, const tam_plan *plan, double floats) {
+static double calibration_step_s(const tam_net *net, const tam_plan *plan, double floats) {
     const tam_plan_case c = {plan->nranks,
                              TAM_CALIBRATION_PACKET + 4.0 * floats / plan->nranks,
                              4.0 * floats,
@@ -89,14 +89,16 @@ static double step_s(const tam_net *net, const tam_plan *plan, double floats) {
 }
 
 /* Both steps, each as part of what the usual plan takes. */
-static double weigh(const tam_net *net, const tam_plan *plan, const tam_plan *usual) {
-    return 0.5 *
-           (step_s(net, plan, TAM_CALIBRATION_FLOATS) / step_s(net, usual, TAM_CALIBRATION_FLOATS) +
-            step_s(net, plan, TAM_CALIBRATION_FEW) / step_s(net, usual, TAM_CALIBRATION_FEW));
+static double calibration_weigh(const tam_net *net, const tam_plan *plan, const tam_plan *usual) {
+    return 0.5 * (calibration_step_s(net, plan, TAM_CALIBRATION_FLOATS) /
+                      calibration_step_s(net, usual, TAM_CALIBRATION_FLOATS) +
+                  calibration_step_s(net, plan, TAM_CALIBRATION_FEW) /
+                      calibration_step_s(net, usual, TAM_CALIBRATION_FEW));
 }
 
 /* Behind those that take as long; the last falls out. */
-static uint32_t insert(tam_plan *plans, double *parts, uint32_t count, tam_plan plan, double part) {
+static uint32_t calibration_insert(tam_plan *plans, double *parts, uint32_t count, tam_plan plan,
+                                   double part) {
     uint32_t at = count;
     while (at > 0 && part < parts[at - 1])
         at--;
@@ -132,10 +134,10 @@ uint32_t tam_calibration_propose(const tam_net *net, uint32_t nranks,
     for (uint32_t i = 0; i < TAM_PLAN_CANDIDATES; i++) {
         tam_plan *plan = &candidates[i];
         plan->fused_bytes = tam_plan_fused(net, plan);
-        double part = weigh(net, plan, &usual);
+        double part = calibration_weigh(net, plan, &usual);
         if (part < PROMISING && tam_plan_messages(plan) <= TAM_CALIBRATION_MESSAGES &&
             !holds(candidates, i, plan))
-            count = insert(out, parts, count, *plan, part);
+            count = calibration_insert(out, parts, count, *plan, part);
     }
     return count;
 }
@@ -145,7 +147,7 @@ uint32_t tam_calibration_propose(const tam_net *net, uint32_t nranks,
 uint32_t tam_calibration_floats(const tam_net *net, uint32_t nranks) {
     tam_plan usual = tam_plan_usual(nranks, net->ranks_per_node);
     uint32_t floats = TAM_CALIBRATION_FLOATS;
-    while (floats > 2 * TAM_CALIBRATION_FEW && !(step_s(net, &usual, floats) <= STEP_S))
+    while (floats > 2 * TAM_CALIBRATION_FEW && !(calibration_step_s(net, &usual, floats) <= STEP_S))
         floats /= 2;
     return floats;
 }
@@ -153,7 +155,8 @@ uint32_t tam_calibration_floats(const tam_net *net, uint32_t nranks) {
 /* One round, as if all plans took as long as the usual one. */
 static double round_s(const tam_net *net, uint32_t nranks, uint32_t floats, uint32_t nplans) {
     tam_plan usual = tam_plan_usual(nranks, net->ranks_per_node);
-    return nplans * (step_s(net, &usual, floats) + step_s(net, &usual, TAM_CALIBRATION_FEW));
+    return nplans * (calibration_step_s(net, &usual, floats) +
+                     calibration_step_s(net, &usual, TAM_CALIBRATION_FEW));
 }
 
 uint32_t tam_calibration_rounds(const tam_net *net, uint32_t nranks, uint32_t floats,

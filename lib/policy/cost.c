@@ -112,15 +112,15 @@ bool tam_curve_grows(const tam_curve *curve) {
     return curve->count > 1 && curve->seconds[curve->count - 1] > curve->seconds[0];
 }
 
-static void complete(tam_curve *curve, const tam_curve *usual) {
+static void cost_complete(tam_curve *curve, const tam_curve *usual) {
     if (!tam_curve_grows(curve))
         *curve = *usual;
 }
 
 void tam_costs_complete(tam_costs *costs, const tam_costs *usual) {
-    complete(&costs->sum, &usual->sum);
-    complete(&costs->gather, &usual->gather);
-    complete(&costs->pass, &usual->pass);
+    cost_complete(&costs->sum, &usual->sum);
+    cost_complete(&costs->gather, &usual->gather);
+    cost_complete(&costs->pass, &usual->pass);
 }
 
 /* -- links from measurements ------------------------------------------------------------------ */
@@ -141,7 +141,7 @@ static bool falls_short(const fit *f, int which) {
 
 /* The least value of a number of the link, above `least`, with which it does not. Where messages to
  * many keep the processor busy a latency may hide behind them: then the least that it can be. */
-static void find(fit *f, double *number, double least, int which) {
+static void cost_find(fit *f, double *number, double least, int which) {
     enum { DOUBLINGS = 64, HALVINGS = 30 };
     double low = 0.0, high = least;
     for (int i = 0; i < DOUBLINGS; i++, high *= 2.0) {
@@ -167,9 +167,9 @@ bool tam_link_fit(const tam_timing *timing, const tam_plan *plan, uint32_t ranks
     enum { ROUNDS = 8 };
     bool grows = timing->seconds[1] > VISIBLE * timing->seconds[0];
     for (int i = 0; plan->nranks > 1 && i < (grows ? ROUNDS : 1); i++) {
-        find(&f, &f.link.latency_s, LEAST_LATENCY_S, 0);
+        cost_find(&f, &f.link.latency_s, LEAST_LATENCY_S, 0);
         if (grows)
-            find(&f, &f.link.seconds_per_byte, LEAST_S_PER_BYTE, 1);
+            cost_find(&f, &f.link.seconds_per_byte, LEAST_S_PER_BYTE, 1);
     }
     *out = f.link;
     return f.link.seconds_per_byte > 0.0;

@@ -26,14 +26,14 @@ uint32_t tam_block_of(uint64_t n, uint32_t nranks) {
     return block;
 }
 
-static uint32_t choose_block(uint64_t n, uint32_t nranks, tam_ownership ownership) {
+static uint32_t grid_choose_block(uint64_t n, uint32_t nranks, tam_ownership ownership) {
     return ownership == TAM_OWN_CYCLIC ? tam_block_of(n, nranks) : BLOCK_MAX;
 }
 
 /* DEFT, section 4(a) of its algorithm: a tensor with more than n/P elements is divided into P
  * pieces, the first (length mod P) of them one longer. */
-static uint32_t pieces_of(const tamis_layout *layout, uint32_t segment, tam_scheme scheme,
-                          uint32_t nranks) {
+static uint32_t grid_pieces_of(const tamis_layout *layout, uint32_t segment, tam_scheme scheme,
+                               uint32_t nranks) {
     uint32_t length = tam_segment_length(layout, segment);
     if (scheme.ownership != TAM_OWN_BINS || length <= layout->length / nranks)
         return 1;
@@ -43,7 +43,7 @@ static uint32_t pieces_of(const tamis_layout *layout, uint32_t segment, tam_sche
 static void fill_groups(const tamis_layout *layout, tam_division *d) {
     tam_group *group = d->grid.groups;
     for (uint32_t s = 0; s < layout->nsegments; s++) {
-        uint32_t pieces = pieces_of(layout, s, d->scheme, d->nranks);
+        uint32_t pieces = grid_pieces_of(layout, s, d->scheme, d->nranks);
         uint32_t length = tam_segment_length(layout, s), begin = layout->begins[s];
         for (uint32_t i = 0; i < pieces; i++, group++) {
             group->segment = s;
@@ -143,11 +143,11 @@ tamis_status tam_division_open(const tamis_layout *layout, tam_scheme scheme, ui
     tam_division d = {.scheme = scheme, .nranks = nranks};
     bool balanced = scheme.ownership == TAM_OWN_BALANCED;
     d.grid.n = layout->length;
-    d.block = block && !balanced ? block : choose_block(d.grid.n, nranks, scheme.ownership);
+    d.block = block && !balanced ? block : grid_choose_block(d.grid.n, nranks, scheme.ownership);
     if (balanced)
         TAM_TRY(tam_topology_open(d.grid.n, nranks, block, &d.topology));
     for (uint32_t s = 0; s < layout->nsegments; s++)
-        d.grid.ngroups += pieces_of(layout, s, scheme, nranks);
+        d.grid.ngroups += grid_pieces_of(layout, s, scheme, nranks);
 
     d.part_sizes = tam_alloc_array(nranks, sizeof d.part_sizes[0]);
     d.grid.groups = tam_alloc_array(d.grid.ngroups, sizeof d.grid.groups[0]);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-static tamis_status check(const tamis_segment *segments, size_t nsegments) {
+static tamis_status layout_check(const tamis_segment *segments, size_t nsegments) {
     if (!segments || nsegments == 0)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_layout_create: %s",
                         segments ? "nsegments is 0" : "segments is NULL");
@@ -23,7 +23,7 @@ static tamis_status check(const tamis_segment *segments, size_t nsegments) {
     return TAMIS_OK;
 }
 
-static char *name_of(const tamis_segment *segment, size_t index) {
+static char *layout_name_of(const tamis_segment *segment, size_t index) {
     char text[32];
     if (segment->name)
         return tam_strdup(segment->name);
@@ -35,7 +35,7 @@ tamis_status tamis_layout_create(const tamis_segment *segments, size_t nsegments
                                  tamis_layout **out) {
     if (!out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_layout_create: out is NULL");
-    TAM_TRY(check(segments, nsegments));
+    TAM_TRY(layout_check(segments, nsegments));
 
     tamis_layout *layout = tam_alloc(sizeof *layout);
     if (!layout)
@@ -46,7 +46,7 @@ tamis_status tamis_layout_create(const tamis_segment *segments, size_t nsegments
     if (!layout->begins || !layout->names || !layout->rows)
         goto err_destroy;
     for (size_t i = 0; i < nsegments; i++) {
-        layout->names[i] = name_of(&segments[i], i);
+        layout->names[i] = layout_name_of(&segments[i], i);
         layout->nsegments = (uint32_t)(i + 1);
         if (!layout->names[i])
             goto err_destroy;

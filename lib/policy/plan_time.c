@@ -66,7 +66,7 @@ static uint32_t node_vranks(const tam_net *net, const tam_plan *plan) {
 }
 
 /* Messages longer than this are sent in pieces. */
-static double pieces_of(double bytes) {
+static double plan_time_pieces_of(double bytes) {
     bool many = bytes > TAM_PLAN_PIECE && bytes < ENDLESS_S;
     double whole = many ? bytes / TAM_PLAN_PIECE : 1.0;
     return whole < 1e15 && whole > (double)(uint64_t)whole ? (double)((uint64_t)whole + 1) : whole;
@@ -102,7 +102,7 @@ double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage
     uint32_t inside = stride < node ? tam_min_u32(radix, node / stride) - 1 : 0;
     uint32_t across = radix - 1 - inside, far = across > 0 ? messages - inside : 0;
     double left = leaving(net, plan, stride, radix, across) * bytes, near = (radix - 1) * bytes;
-    double pieces = pieces_of(bytes);
+    double pieces = plan_time_pieces_of(bytes);
     near -= left;
     double half_s = messages * pieces * net->message_s;
     half_s += (radix - 1) * bytes * net->copy_s_per_byte;

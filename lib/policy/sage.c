@@ -3,13 +3,13 @@
 
 #include "lib/policy/rules.h"
 
-static uint32_t sample_size(uint64_t n) {
+static uint32_t sage_sample_size(uint64_t n) {
     double error = 0.05, size = (double)n / (1.0 + (double)n * error * error);
     return size >= 1.0 ? (uint32_t)size : 1;
 }
 
 tamis_status tam_sage_open(uint64_t n, tam_sage *out) {
-    tam_sage s = {.n = n, .count = sample_size(n)};
+    tam_sage s = {.n = n, .count = sage_sample_size(n)};
     s.positions = tam_alloc_array(s.count, sizeof s.positions[0]);
     s.values = tam_alloc_array(s.count, sizeof s.values[0]);
     if (!s.positions || !s.values) {

@@ -8,7 +8,7 @@ static const char *const ownerships[] = {"all",    "rotate",   "bins", "cyclic",
 static const char *const budgets[] = {"global", "norm", NULL};
 static const char *const thresholds[] = {"exact", "step",  "predict", "fixed",
                                          "sage",  "reuse", NULL};
-#define WORD(NAME, name, word) word,
+#define WORD(NAME, name, scheme_word) scheme_word,
 static const char *const exchanges[] = {TAM_EXCHANGES(WORD) "auto", NULL};
 
 #define SIZE sizeof(tamis_scheme_info)
@@ -69,7 +69,7 @@ static const policy policies[] = {{"ownership", ownerships},
                                   {"exchange", exchanges}};
 
 /* "the exchange (union, pairs, ...)" */
-static const char *describe(const policy *p, char *text, size_t size) {
+static const char *scheme_describe(const policy *p, char *text, size_t size) {
     size_t at = (size_t)snprintf(text, size, "the %s (", p->name);
     for (int i = 0; p->words[i] && at < size; i++)
         at += (size_t)snprintf(text + at, size - at, "%s%s", i > 0 ? ", " : "", p->words[i]);
@@ -91,7 +91,7 @@ static tamis_status refuse_word(const char *text, int i) {
                     "scheme \"%s\": neither a preset (%s) nor four policies joined by '+'; word %d "
                     "must be %s",
                     text, list_presets(names, sizeof names), i + 1,
-                    describe(&policies[i], words, sizeof words));
+                    scheme_describe(&policies[i], words, sizeof words));
 }
 
 static tamis_status parse_words(const char *text, tam_scheme *out) {
@@ -105,7 +105,7 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
             return refuse_word(text, i);
         if (i < 3 && at[length] == '\0')
             return tam_fail(TAMIS_E_ARGUMENT, "scheme \"%s\": word %d must be followed by %s", text,
-                            i + 1, describe(&policies[i + 1], words, sizeof words));
+                            i + 1, scheme_describe(&policies[i + 1], words, sizeof words));
         if (i == 3 && at[length] != '\0')
             return tam_fail(TAMIS_E_ARGUMENT,
                             "scheme \"%s\": nothing may follow word 4, the exchange", text);
@@ -182,7 +182,7 @@ int tam_scheme_refusal(size_t index, tamis_refusal *out) {
     return tam_struct_list("tamis_refusal", &own, sizeof own, out);
 }
 
-static tamis_status check(const char *text, tam_scheme s) {
+static tamis_status scheme_check(const char *text, tam_scheme s) {
     for (int i = 0; i < REFUSALS; i++) {
         const struct refusal *one = &refusals[i];
         if (one->holds(s))
@@ -206,7 +206,7 @@ tamis_status tam_scheme_parse(const char *text, tam_scheme *out) {
     }
     tam_scheme scheme;
     TAM_TRY(parse_words(text, &scheme));
-    TAM_TRY(check(text, scheme));
+    TAM_TRY(scheme_check(text, scheme));
     *out = scheme;
     return TAMIS_OK;
 }
@@ -216,7 +216,7 @@ uint64_t tam_scheme_code(tam_scheme s) {
            (uint64_t)s.exchange;
 }
 
-static const char *word(const char *const *list, uint64_t index) {
+static const char *scheme_word(const char *const *list, uint64_t index) {
     for (uint64_t i = 0; list[i]; i++) {
         if (i == index)
             return list[i];
@@ -225,10 +225,11 @@ static const char *word(const char *const *list, uint64_t index) {
 }
 
 void tam_scheme_print(uint64_t code, char *text, size_t size) {
-    snprintf(text, size, "%s+%s+%s+%s", word(ownerships, code >> 12), word(budgets, code >> 8 & 15),
-             word(thresholds, code >> 4 & 15), word(exchanges, code & 15));
+    snprintf(text, size, "%s+%s+%s+%s", scheme_word(ownerships, code >> 12),
+             scheme_word(budgets, code >> 8 & 15), scheme_word(thresholds, code >> 4 & 15),
+             scheme_word(exchanges, code & 15));
 }
 
 const char *tam_scheme_exchange(tam_scheme s) {
-    return word(exchanges, s.exchange);
+    return scheme_word(exchanges, s.exchange);
 }

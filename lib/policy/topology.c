@@ -10,7 +10,7 @@ enum {
 #define OVER 1.05     /* times the average: may hand a block on */
 #define UNDER 0.95238 /* times the average: may take one */
 
-static uint64_t choose_block(uint64_t n) {
+static uint64_t topology_choose_block(uint64_t n) {
     uint64_t block = n / BLOCKS;
     return block >= GRAIN ? block / GRAIN * GRAIN : block;
 }
@@ -21,7 +21,7 @@ static uint32_t count_blocks(uint64_t n, uint32_t nparts, uint64_t given, uint64
 }
 
 tamis_status tam_topology_open(uint64_t n, uint32_t nparts, uint64_t block, tam_topology *out) {
-    tam_topology t = {.n = n, .nparts = nparts, .block = block ? block : choose_block(n)};
+    tam_topology t = {.n = n, .nparts = nparts, .block = block ? block : topology_choose_block(n)};
     t.nblocks = count_blocks(n, nparts, block, t.block);
     t.least = (t.nblocks + MIN_PART_OF_EVEN * nparts - 1) / (MIN_PART_OF_EVEN * nparts);
     t.least = t.least > 0 ? t.least : 1;

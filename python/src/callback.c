@@ -36,7 +36,7 @@ static bool lend(void *memory, size_t bytes, int flags, loan *out) {
     return out->view != NULL;
 }
 
-static bool release(PyObject *view) {
+static bool callback_release(PyObject *view) {
     PyObject *none = PyObject_CallMethod(view, "release", NULL);
     if (!none)
         PyErr_Clear();
@@ -46,11 +46,11 @@ static bool release(PyObject *view) {
 
 /* Invalidate the view, even if code kept it. @return false if an object made from it remains */
 static bool recall(const loan *l) {
-    release(l->view);
-    return release(l->base);
+    callback_release(l->view);
+    return callback_release(l->base);
 }
 
-static void forget(loan *l) {
+static void callback_forget(loan *l) {
     Py_XDECREF(l->view);
     Py_XDECREF(l->base);
 }
@@ -66,7 +66,8 @@ static bool recall_both(const loan *send, const loan *recv) {
 
 /* -- the call --------------------------------------------------------------------------------- */
 
-static tamis_status call_allgather(const tam_py_comm *self, const loan *send, const loan *recv) {
+static tamis_status py_call_allgather(const tam_py_comm *self, const loan *send,
+                                            const loan *recv) {
     PyObject *answer = PyObject_CallFunctionObjArgs(self->allgather, send->view, recv->view, NULL);
     tamis_status status = TAMIS_OK;
     if (!answer) {
@@ -89,11 +90,11 @@ static tamis_status gather_with_gil(const tam_py_comm *self, const void *from, v
     loan send = {NULL, NULL}, recv = {NULL, NULL};
     if (lend((void *)(uintptr_t)from, bytes, PyBUF_READ, &send) &&
         lend(to, bytes * self->nranks, PyBUF_WRITE, &recv))
-        status = call_allgather(self, &send, &recv);
+        status = py_call_allgather(self, &send, &recv);
     else
         tam_py_cause_keep();
-    forget(&recv);
-    forget(&send);
+    callback_forget(&recv);
+    callback_forget(&send);
     return status;
 }
 

@@ -59,7 +59,7 @@ void tam_py_comm_adopt(tam_py_comm *self, tamis_comm *handle) {
     self->mpi = strcmp(self->transport, "mpi") == 0;
 }
 
-static void destroy(tamis_comm *handle) {
+static void comm_destroy(tamis_comm *handle) {
     Py_BEGIN_ALLOW_THREADS tamis_comm_destroy(handle);
     Py_END_ALLOW_THREADS
 }
@@ -69,7 +69,7 @@ tam_py_comm *tam_py_comm_wrap(tamis_comm *handle) {
     if (self)
         tam_py_comm_adopt(self, handle);
     else
-        destroy(handle);
+        comm_destroy(handle);
     return self;
 }
 
@@ -80,7 +80,7 @@ static PyObject *wrap_all(tamis_comm **handles, uint32_t count) {
         if (one)
             PyList_SetItem(list, i, one);
         else if (!list)
-            destroy(handles[i]);
+            comm_destroy(handles[i]);
         else
             Py_CLEAR(list);
     }
@@ -207,11 +207,11 @@ static PyObject *comm_write_flight(PyObject *object, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static void close_handle(tam_py_comm *self) {
+static void comm_close_handle(tam_py_comm *self) {
     tamis_comm *handle = self->handle;
     self->last = tamis_comm_status(handle);
     self->handle = NULL;
-    destroy(handle);
+    comm_destroy(handle);
     tam_py_cause_drop();
     if (self->mpi)
         tam_py_loader_mpi_closed(self->last);
@@ -229,7 +229,7 @@ static PyObject *comm_close(PyObject *object, PyObject *none) {
     if (self->reducers > 0)
         return tam_py_raise_own(TAMIS_E_STATE, "Close its reducers first.",
                                 "Comm.close: %u reducer(s) still use it", self->reducers);
-    close_handle(self);
+    comm_close_handle(self);
     Py_RETURN_NONE;
 }
 
@@ -256,7 +256,7 @@ static void comm_dealloc(PyObject *object) {
     if (self->weak)
         PyObject_ClearWeakRefs(object);
     if (self->handle)
-        close_handle(self);
+        comm_close_handle(self);
     Py_CLEAR(self->allgather);
     PyErr_Restore(error, value, trace);
     PyObject_GC_Del(object);

@@ -26,7 +26,7 @@ static bool find_file(char *path, size_t size) {
     return length > 0 && (size_t)length < size && access(path, R_OK) == 0;
 }
 
-static void load(void) {
+static void cuda_load(void) {
     char path[4096];
     if (!find_file(path, sizeof path)) {
         snprintf(missing, sizeof missing, "_cuda.so is not beside _core: install tamis again");
@@ -49,7 +49,7 @@ static void load(void) {
 }
 
 static bool loaded(void) {
-    pthread_once(&once, load);
+    pthread_once(&once, cuda_load);
     return cuda != NULL;
 }
 

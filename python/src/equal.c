@@ -5,7 +5,8 @@
 #include "core.h"
 
 /* Borrow bytes, or a tensor in host memory. `*out_keeper`, a new reference, keeps them alive. */
-static bool borrow(PyObject *data, PyObject **out_keeper, const void **out, size_t *out_bytes) {
+static bool equal_borrow(PyObject *data, PyObject **out_keeper, const void **out,
+                         size_t *out_bytes) {
     char *text;
     Py_ssize_t length;
     if (!PyBytes_Check(data))
@@ -48,7 +49,7 @@ PyObject *tam_py_check_equal(PyObject *module, PyObject *args, PyObject *keyword
     tam_py_comm *comm = (tam_py_comm *)given;
     if (!tam_py_comm_enter(comm, "check_equal"))
         return NULL;
-    bool ok = borrow(data, &keeper, &bytes, &count);
+    bool ok = equal_borrow(data, &keeper, &bytes, &count);
     if (ok)
         status = call(comm, bytes, count);
     else
@@ -64,7 +65,7 @@ PyObject *tam_py_digest(PyObject *module, PyObject *data) {
     size_t count = 0;
     uint64_t digest;
     (void)module;
-    if (!borrow(data, &keeper, &bytes, &count))
+    if (!equal_borrow(data, &keeper, &bytes, &count))
         return NULL;
     Py_BEGIN_ALLOW_THREADS digest = tamis_hash(bytes, count);
     Py_END_ALLOW_THREADS Py_DECREF(keeper);

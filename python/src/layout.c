@@ -62,7 +62,8 @@ static bool set_all_rows(tam_py_layout *self, PyObject *pairs) {
 }
 
 /* `pairs` is a tuple. */
-static bool fill(tam_py_layout *self, PyObject *pairs, PyObject *owners, tamis_segment *segments) {
+static bool layout_fill(tam_py_layout *self, PyObject *pairs, PyObject *owners,
+                        tamis_segment *segments) {
     for (Py_ssize_t i = 0; i < PyTuple_Size(pairs); i++) {
         PyObject *pair = PyTuple_GetItem(pairs, i);
         if (!read_pair(pair, i, owners, &segments[i]) ||
@@ -90,7 +91,7 @@ static bool read_segments(tam_py_layout *self, PyObject *pairs) {
         PyErr_NoMemory();
         ok = false;
     }
-    ok = ok && fill(self, pairs, owners, segments);
+    ok = ok && layout_fill(self, pairs, owners, segments);
     PyMem_Free(segments);
     Py_XDECREF(owners);
     return ok;

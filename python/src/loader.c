@@ -66,7 +66,7 @@ static bool open_library(library *lib, const char *path) {
     return true;
 }
 
-static bool load(library *lib, PyObject *module) {
+static bool loader_load(library *lib, PyObject *module) {
     PyObject *owner;
     const char *path;
     if (lib->table && PyUnicode_Check(module) && PyUnicode_Compare(lib->path, module) == 0)
@@ -99,7 +99,7 @@ PyObject *tam_py_loader_mpi(PyObject *none, PyObject *args, PyObject *keywords) 
     (void)none;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:Comm.mpi", names, &module, &timeout) ||
         (timeout && !tam_py_as_u32(timeout, "timeout_ms", &config.timeout_ms)) ||
-        !load(&mpi, module))
+        !loader_load(&mpi, module))
         return NULL;
     const tam_python_mpi *table = mpi.table;
     over_mpi.open++;
@@ -167,7 +167,7 @@ PyObject *tam_py_loader_nccl(PyObject *none, PyObject *args, PyObject *keywords)
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO!|O:Comm.nccl", names, &module,
                                      tam_py_comm_type, &bootstrap, &timeout) ||
         (timeout && !tam_py_as_u32(timeout, "timeout_ms", &config.timeout_ms)) ||
-        !load(&nccl, module))
+        !loader_load(&nccl, module))
         return NULL;
     return open_nccl((tam_py_comm *)bootstrap, &config);
 }

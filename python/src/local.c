@@ -16,7 +16,7 @@ typedef struct local_object {
 
 static PyTypeObject *local_type;
 
-static bool enter(local_object *self, tam_py_call kind, const char *call) {
+static bool local_enter(local_object *self, tam_py_call kind, const char *call) {
     if (!self->handle) {
         tam_py_raise_own(TAMIS_E_STATE, "Create a new one.", "%s: this Local was closed", call);
         return false;
@@ -27,7 +27,7 @@ static bool enter(local_object *self, tam_py_call kind, const char *call) {
 /* -- making ----------------------------------------------------------------------------------- */
 
 /* Replaces what was borrowed before, or changes nothing. */
-static bool borrow(local_object *self, PyObject *tensors) {
+static bool local_borrow(local_object *self, PyObject *tensors) {
     const tam_py_layout *layout = self->reducer->layout;
     Py_ssize_t given = PySequence_Size(tensors);
     if (given < 0)
@@ -64,7 +64,7 @@ static bool borrow(local_object *self, PyObject *tensors) {
     return ok;
 }
 
-static bool create(local_object *self, const tamis_local_config *config) {
+static bool local_create(local_object *self, const tamis_local_config *config) {
     tamis_status status;
     if (!tam_py_reducer_enter(self->reducer, TAM_PY_STEP, "Local()"))
         return false;
@@ -104,7 +104,7 @@ static PyObject *local_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         return NULL;
     Py_INCREF(reducer);
     self->reducer = (tam_py_reducer *)reducer;
-    if (!borrow(self, params) || !create(self, &c))
+    if (!local_borrow(self, params) || !local_create(self, &c))
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -124,7 +124,7 @@ static bool left_behind(local_object *self) {
 }
 
 /* The caller has entered, or holds the last reference. */
-static void destroy(local_object *self) {
+static void local_destroy(local_object *self) {
     tamis_local *handle = self->handle;
     self->handle = NULL;
     Py_BEGIN_ALLOW_THREADS tamis_local_destroy(handle);
@@ -139,9 +139,9 @@ static PyObject *local_close(PyObject *object, PyObject *none) {
     (void)none;
     if (!self->handle)
         Py_RETURN_NONE;
-    if (!enter(self, TAM_PY_STEP, "Local.close"))
+    if (!local_enter(self, TAM_PY_STEP, "Local.close"))
         return NULL;
-    destroy(self);
+    local_destroy(self);
     tam_py_reducer_leave(self->reducer, TAM_PY_STEP);
     Py_RETURN_NONE;
 }
@@ -160,7 +160,7 @@ static void local_dealloc(PyObject *object) {
     PyObject_GC_UnTrack(object);
     PyErr_Fetch(&error, &value, &trace);
     if (self->handle && !left_behind(self))
-        destroy(self);
+        local_destroy(self);
     PyMem_Free(self->params);
     Py_XDECREF(self->capsules);
     Py_XDECREF((PyObject *)self->reducer);
@@ -175,7 +175,7 @@ static PyObject *local_step(PyObject *object, PyObject *none) {
     local_object *self = (local_object *)object;
     tamis_status status;
     (void)none;
-    if (!enter(self, TAM_PY_STEP, "Local.step"))
+    if (!local_enter(self, TAM_PY_STEP, "Local.step"))
         return NULL;
     Py_BEGIN_ALLOW_THREADS status = tamis_local_step(self->handle, self->params);
     Py_END_ALLOW_THREADS tam_py_reducer_leave(self->reducer, TAM_PY_STEP);
@@ -184,9 +184,9 @@ static PyObject *local_step(PyObject *object, PyObject *none) {
 
 static PyObject *local_rebind(PyObject *object, PyObject *tensors) {
     local_object *self = (local_object *)object;
-    if (!enter(self, TAM_PY_LOOK, "Local.rebind"))
+    if (!local_enter(self, TAM_PY_LOOK, "Local.rebind"))
         return NULL;
-    bool ok = borrow(self, tensors);
+    bool ok = local_borrow(self, tensors);
     tam_py_reducer_leave(self->reducer, TAM_PY_LOOK);
     return ok ? tam_py_reducer_answer(TAMIS_OK) : NULL;
 }
@@ -194,7 +194,8 @@ static PyObject *local_rebind(PyObject *object, PyObject *tensors) {
 static PyObject *local_set_steps(PyObject *object, PyObject *value) {
     local_object *self = (local_object *)object;
     uint32_t steps;
-    if (!tam_py_as_u32(value, "steps", &steps) || !enter(self, TAM_PY_LOOK, "Local.set_steps"))
+    if (!tam_py_as_u32(value, "steps", &steps) ||
+        !local_enter(self, TAM_PY_LOOK, "Local.set_steps"))
         return NULL;
     tamis_status status = tamis_local_set_steps(self->handle, steps);
     tam_py_reducer_leave(self->reducer, TAM_PY_LOOK);
@@ -214,7 +215,7 @@ static PyObject *local_base(PyObject *object, PyObject *out) {
     local_object *self = (local_object *)object;
     PyObject *capsule;
     void *data;
-    if (!enter(self, TAM_PY_LOOK, "Local.base"))
+    if (!local_enter(self, TAM_PY_LOOK, "Local.base"))
         return NULL;
     tam_py_want want = {"the tensor for the base", TAMIS_DTYPE_FLOAT32, TAMIS_DEVICE_CPU, true,
                         tamis_layout_length(self->reducer->layout->handle)};
@@ -229,7 +230,7 @@ static PyObject *local_base(PyObject *object, PyObject *out) {
 
 /* -- state ------------------------------------------------------------------------------------ */
 
-static PyObject *save(local_object *self) {
+static PyObject *local_save(local_object *self) {
     size_t bytes;
     tamis_status status = tamis_local_bytes(self->handle, &bytes);
     if (status != TAMIS_OK)
@@ -249,9 +250,9 @@ static PyObject *save(local_object *self) {
 static PyObject *local_state(PyObject *object, PyObject *none) {
     local_object *self = (local_object *)object;
     (void)none;
-    if (!enter(self, TAM_PY_STEP, "Local.state"))
+    if (!local_enter(self, TAM_PY_STEP, "Local.state"))
         return NULL;
-    PyObject *state = save(self);
+    PyObject *state = local_save(self);
     tam_py_reducer_leave(self->reducer, TAM_PY_STEP);
     return state;
 }
@@ -262,7 +263,7 @@ static PyObject *local_restore(PyObject *object, PyObject *state) {
     char *bytes;
     Py_ssize_t size;
     if (PyBytes_AsStringAndSize(state, &bytes, &size) != 0 ||
-        !enter(self, TAM_PY_LOOK, "Local.restore"))
+        !local_enter(self, TAM_PY_LOOK, "Local.restore"))
         return NULL;
     Py_BEGIN_ALLOW_THREADS status = tamis_local_load(self->handle, bytes, (size_t)size);
     Py_END_ALLOW_THREADS tam_py_reducer_leave(self->reducer, TAM_PY_LOOK);
@@ -273,7 +274,7 @@ static PyObject *local_stats(PyObject *object, PyObject *none) {
     local_object *self = (local_object *)object;
     tamis_local_stats s = TAMIS_LOCAL_STATS_INIT;
     (void)none;
-    if (!enter(self, TAM_PY_LOOK, "Local.stats"))
+    if (!local_enter(self, TAM_PY_LOOK, "Local.stats"))
         return NULL;
     tamis_status status = tamis_local_stats_read(self->handle, &s);
     tam_py_reducer_leave(self->reducer, TAM_PY_LOOK);

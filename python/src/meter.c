@@ -8,7 +8,7 @@
 
 PyTypeObject *tam_py_meter_type;
 
-static bool enter(tam_py_meter *self, const char *call) {
+static bool meter_enter(tam_py_meter *self, const char *call) {
     if (!self->handle)
         tam_py_raise_own(TAMIS_E_STATE, "Create a new one.", "%s: this Meter was closed", call);
     else if (self->reporting)
@@ -123,7 +123,7 @@ static PyObject *meter_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     return (PyObject *)self;
 }
 
-static void close_handle(tam_py_meter *self) {
+static void meter_close_handle(tam_py_meter *self) {
     tamis_energy *handle = self->handle;
     self->handle = NULL;
     Py_BEGIN_ALLOW_THREADS tamis_energy_destroy(handle);
@@ -135,12 +135,12 @@ static PyObject *meter_close(PyObject *object, PyObject *unused) {
     (void)unused;
     if (!self->handle)
         Py_RETURN_NONE;
-    if (!enter(self, "Meter.close"))
+    if (!meter_enter(self, "Meter.close"))
         return NULL;
     if (self->reducers > 0)
         return tam_py_raise_own(TAMIS_E_STATE, "Close its reducers first.",
                                 "Meter.close: %u reducer(s) still use it", self->reducers);
-    close_handle(self);
+    meter_close_handle(self);
     Py_RETURN_NONE;
 }
 
@@ -153,7 +153,7 @@ static void meter_dealloc(PyObject *object) {
     PyObject *error, *value, *trace;
     PyErr_Fetch(&error, &value, &trace);
     if (self->handle)
-        close_handle(self);
+        meter_close_handle(self);
     PyErr_Restore(error, value, trace);
     release(object);
     Py_DECREF(type);
@@ -175,7 +175,8 @@ static bool find_phase(PyObject *name, uint32_t *out) {
     return false;
 }
 
-static PyObject *mark(PyObject *object, PyObject *name, void (*with)(tamis_energy *, uint32_t)) {
+static PyObject *meter_mark(PyObject *object, PyObject *name,
+                            void (*with)(tamis_energy *, uint32_t)) {
     tam_py_meter *self = (tam_py_meter *)object;
     uint32_t phase;
     if (!find_phase(name, &phase))
@@ -187,17 +188,17 @@ static PyObject *mark(PyObject *object, PyObject *name, void (*with)(tamis_energ
 }
 
 static PyObject *meter_begin(PyObject *self, PyObject *phase) {
-    return mark(self, phase, tamis_energy_begin);
+    return meter_mark(self, phase, tamis_energy_begin);
 }
 
 static PyObject *meter_end(PyObject *self, PyObject *phase) {
-    return mark(self, phase, tamis_energy_end);
+    return meter_mark(self, phase, tamis_energy_end);
 }
 
 static PyObject *meter_step(PyObject *object, PyObject *stats) {
     tam_py_meter *self = (tam_py_meter *)object;
     tamis_stats own = TAMIS_STATS_INIT;
-    if (!tam_py_stats_read(stats, &own) || !enter(self, "Meter.step"))
+    if (!tam_py_stats_read(stats, &own) || !meter_enter(self, "Meter.step"))
         return NULL;
     tamis_energy_step(self->handle, &own);
     Py_RETURN_NONE;
@@ -209,7 +210,7 @@ static PyObject *meter_read(PyObject *object, PyObject *unused) {
     tam_py_meter *self = (tam_py_meter *)object;
     tamis_energy_totals totals = TAMIS_ENERGY_TOTALS_INIT;
     (void)unused;
-    if (!enter(self, "Meter.read"))
+    if (!meter_enter(self, "Meter.read"))
         return NULL;
     tamis_status status = tamis_energy_read(self->handle, &totals);
     return status == TAMIS_OK ? totals_as_dict(&totals) : tam_py_raise(status);
@@ -224,7 +225,7 @@ static PyObject *domain_at(tam_py_meter *self, uint32_t index) {
 static PyObject *meter_domains(PyObject *object, PyObject *unused) {
     tam_py_meter *self = (tam_py_meter *)object;
     (void)unused;
-    if (!enter(self, "Meter.domains"))
+    if (!meter_enter(self, "Meter.domains"))
         return NULL;
     uint32_t count = tamis_energy_ndomains(self->handle);
     PyObject *list = PyList_New(count);
@@ -245,7 +246,7 @@ static PyObject *meter_report(PyObject *object, PyObject *comm) {
     if (!PyObject_TypeCheck(comm, tam_py_comm_type))
         return PyErr_Format(PyExc_TypeError, "Meter.report takes a Comm, not %R", comm);
     tam_py_comm *over = (tam_py_comm *)comm;
-    if (!enter(self, "Meter.report") || !tam_py_comm_enter(over, "Meter.report"))
+    if (!meter_enter(self, "Meter.report") || !tam_py_comm_enter(over, "Meter.report"))
         return NULL;
     self->reporting = true;
     Py_BEGIN_ALLOW_THREADS status = tamis_energy_report(self->handle, over->handle, &totals);

@@ -24,7 +24,7 @@ static PyObject *report_as_dict(const tamis_migration *found) {
 }
 
 /* Both are entered. */
-static PyObject *migrate(tam_py_reducer *self, tam_py_comm *smaller) {
+static PyObject *py_migrate(tam_py_reducer *self, tam_py_comm *smaller) {
     tamis_migration found = TAMIS_MIGRATION_INIT;
     tamis_reducer *handle;
     tamis_status status;
@@ -56,7 +56,7 @@ PyObject *tam_py_reducer_migrate(PyObject *object, PyObject *comm) {
     if (!tam_py_reducer_enter(self, TAM_PY_LOOK, "Reducer.migrate"))
         return NULL;
     if (may_migrate(self) && tam_py_comm_enter(smaller, "Reducer.migrate")) {
-        pair = migrate(self, smaller);
+        pair = py_migrate(self, smaller);
         tam_py_comm_leave(smaller);
     }
     tam_py_reducer_leave(self, TAM_PY_LOOK);

@@ -26,7 +26,7 @@ static PyObject *version(PyObject *module, PyObject *none) {
 }
 
 /* Takes over the reference to `item`. @return false if it is NULL or cannot be appended */
-static bool append(PyObject *list, PyObject *item) {
+static bool module_append(PyObject *list, PyObject *item) {
     bool ok = item && PyList_Append(list, item) == 0;
     Py_XDECREF(item);
     return ok;
@@ -61,7 +61,7 @@ static PyObject *setting_at(size_t index) {
 static PyObject *list_all(PyObject *(*at)(size_t)) {
     PyObject *list = PyList_New(0), *item = NULL;
     for (size_t i = 0; list && (item = at(i)); i++) {
-        if (!append(list, item))
+        if (!module_append(list, item))
             break;
     }
     if (PyErr_Occurred())

@@ -10,12 +10,13 @@ typedef struct vectors {
     void *data[2];
 } vectors;
 
-static void give_back(vectors *v) {
+static void moments_give_back(vectors *v) {
     Py_XDECREF(v->capsules[0]);
     Py_XDECREF(v->capsules[1]);
 }
 
-static bool borrow(const tam_py_reducer *self, PyObject *tensors[2], bool writable, vectors *out) {
+static bool moments_borrow(const tam_py_reducer *self, PyObject *tensors[2], bool writable,
+                           vectors *out) {
     static const char *const names[] = {"the first moments", "the second moments"};
     *out = (vectors){{NULL, NULL}, {NULL, NULL}};
     for (int i = 0; i < 2; i++) {
@@ -23,7 +24,7 @@ static bool borrow(const tam_py_reducer *self, PyObject *tensors[2], bool writab
         if (tensors[i] == Py_None ||
             tam_py_tensor_borrow(tensors[i], &want, &out->capsules[i], &out->data[i]))
             continue;
-        give_back(out);
+        moments_give_back(out);
         return false;
     }
     return true;
@@ -38,10 +39,10 @@ PyObject *tam_py_moments_save(PyObject *object, PyObject *args, PyObject *keywor
     uint64_t passes;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO:Reducer.moments", names, &tensors[0],
                                      &tensors[1]) ||
-        !borrow(self, tensors, true, &v))
+        !moments_borrow(self, tensors, true, &v))
         return NULL;
     if (!tam_py_reducer_enter(self, TAM_PY_LOOK, "Reducer.moments")) {
-        give_back(&v);
+        moments_give_back(&v);
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS status =
@@ -49,7 +50,7 @@ PyObject *tam_py_moments_save(PyObject *object, PyObject *args, PyObject *keywor
     Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_LOOK);
     PyObject *answer =
         status == TAMIS_OK ? PyLong_FromUnsignedLongLong(passes) : tam_py_raise(status);
-    give_back(&v);
+    moments_give_back(&v);
     return answer;
 }
 
@@ -62,17 +63,17 @@ PyObject *tam_py_moments_restore(PyObject *object, PyObject *args, PyObject *key
     uint64_t passes;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO:Reducer.restore_moments", names,
                                      &tensors[0], &tensors[1], &number) ||
-        !tam_py_as_u64(number, "passes", &passes) || !borrow(self, tensors, false, &v))
+        !tam_py_as_u64(number, "passes", &passes) || !moments_borrow(self, tensors, false, &v))
         return NULL;
     if (!tam_py_reducer_enter(self, TAM_PY_LOOK, "Reducer.restore_moments")) {
-        give_back(&v);
+        moments_give_back(&v);
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS status =
         tamis_reducer_load_moments(self->handle, v.data[0], v.data[1], passes);
     Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_LOOK);
     PyObject *answer = tam_py_reducer_answer(status);
-    give_back(&v);
+    moments_give_back(&v);
     return answer;
 }
 

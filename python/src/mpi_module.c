@@ -19,7 +19,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `own`, init and finalize */
 static bool own;
 
-static int state(void) {
+static int mpi_module_state(void) {
     int initialized = 0, finalized = 0;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
@@ -30,9 +30,9 @@ static int state(void) {
     return own ? TAM_PYTHON_MPI_OWN : TAM_PYTHON_MPI_FOREIGN;
 }
 
-static tamis_status begin(void) {
+static tamis_status mpi_module_begin(void) {
     int level;
-    if (state() != TAM_PYTHON_MPI_ABSENT)
+    if (mpi_module_state() != TAM_PYTHON_MPI_ABSENT)
         return TAMIS_OK;
     int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
     if (code != MPI_SUCCESS)
@@ -43,7 +43,7 @@ static tamis_status begin(void) {
 
 static tamis_status open_mpi(const tamis_comm_config *config, tamis_comm **out) {
     pthread_mutex_lock(&lock);
-    tamis_status status = begin();
+    tamis_status status = mpi_module_begin();
     pthread_mutex_unlock(&lock);
     TAM_TRY(status);
     return tamis_comm_create_mpi(MPI_COMM_WORLD, config, out);
@@ -51,14 +51,14 @@ static tamis_status open_mpi(const tamis_comm_config *config, tamis_comm **out) 
 
 static int state_mpi(void) {
     pthread_mutex_lock(&lock);
-    int now = state();
+    int now = mpi_module_state();
     pthread_mutex_unlock(&lock);
     return now;
 }
 
 static tamis_status finalize_mpi(void) {
     pthread_mutex_lock(&lock);
-    int code = state() == TAM_PYTHON_MPI_OWN ? MPI_Finalize() : MPI_SUCCESS;
+    int code = mpi_module_state() == TAM_PYTHON_MPI_OWN ? MPI_Finalize() : MPI_SUCCESS;
     pthread_mutex_unlock(&lock);
     if (code == MPI_SUCCESS)
         return TAMIS_OK;

@@ -146,7 +146,7 @@ static kind kind_of(const tamis_option *o) {
     return strcmp(o->kind, "uint32_t") == 0 ? U32 : U64;
 }
 
-static bool add_row(table *t, const char *name, kind as, size_t offset, const char *range) {
+static bool options_add_row(table *t, const char *name, kind as, size_t offset, const char *range) {
     int i = 0;
     while (t->rows[i].name)
         i++;
@@ -157,7 +157,7 @@ static bool add_row(table *t, const char *name, kind as, size_t offset, const ch
 }
 
 /* `dtype` is the name that torch and NumPy use. */
-static const char *name_of(const tamis_option *o) {
+static const char *options_name_of(const tamis_option *o) {
     return strcmp(o->name, "grad_dtype") == 0 ? "dtype" : o->name;
 }
 
@@ -166,15 +166,17 @@ bool tam_py_options_open(void) {
     bool ok = true;
     if (of_reducer.rows[0].name)
         return true;
-    ok = add_row(&of_reducer, "scheme", TEXT, offsetof(tam_py_options, config.scheme), NULL);
+    ok =
+        options_add_row(&of_reducer, "scheme", TEXT, offsetof(tam_py_options, config.scheme), NULL);
     for (size_t i = 0; ok && tamis_option_list(i, &o); i++) {
         bool of_config = strcmp(o.of, "config") == 0;
         size_t offset = of_config ? offsetof(tam_py_options, config) + o.offset : o.offset;
-        ok = add_row(of_config ? &of_reducer : &of_update, name_of(&o), kind_of(&o), offset,
-                     o.range);
+        ok = options_add_row(of_config ? &of_reducer : &of_update, options_name_of(&o), kind_of(&o),
+                             offset, o.range);
     }
-    ok = ok && add_row(&of_reducer, "update", UPDATE, offsetof(tam_py_options, update), NULL) &&
-         add_row(&of_reducer, "meter", METER, offsetof(tam_py_options, meter), NULL);
+    ok = ok &&
+         options_add_row(&of_reducer, "update", UPDATE, offsetof(tam_py_options, update), NULL) &&
+         options_add_row(&of_reducer, "meter", METER, offsetof(tam_py_options, meter), NULL);
     if (!ok)
         PyErr_SetString(PyExc_SystemError,
                         "tamis: the library has more options than this table holds");
@@ -194,7 +196,7 @@ _Static_assert(sizeof(tamis_dtype) == sizeof(int) && sizeof(tamis_worker) == siz
                    sizeof(tamis_update_rule) == sizeof(int),
                "words are stored as int");
 
-static const option *find(const table *t, PyObject *name) {
+static const option *options_find(const table *t, PyObject *name) {
     for (const option *o = t->rows; PyUnicode_Check(name) && o->name; o++) {
         if (PyUnicode_CompareWithASCIIString(name, o->name) == 0)
             return o;
@@ -235,7 +237,7 @@ static bool read_update_dict(PyObject *dict, tamis_update *out) {
 }
 
 /* The name of a rule, or a dict. */
-static bool read_update(const option *o, PyObject *value, tamis_update *out) {
+static bool options_read_update(const option *o, PyObject *value, tamis_update *out) {
     int rule = 0;
     if (PyDict_Check(value))
         return read_update_dict(value, out);
@@ -274,14 +276,14 @@ static bool read_option(const option *o, PyObject *value, void *base, PyObject *
     case UPDATE:
         break;
     }
-    return read_update(o, value, field);
+    return options_read_update(o, value, field);
 }
 
 static bool read_table(const table *t, PyObject *dict, void *base, PyObject **owner) {
     PyObject *name, *value;
     Py_ssize_t at = 0;
     while (dict && PyDict_Next(dict, &at, &name, &value)) {
-        const option *o = find(t, name);
+        const option *o = options_find(t, name);
         if (!o ? !refuse_name(t, name) : !read_option(o, value, base, owner))
             return false;
     }
@@ -295,7 +297,7 @@ static PyObject *given(PyObject *dict, const char *name) {
 }
 
 /* Fill in what an update leaves open as the library advises, so that Python can read the values. */
-static bool complete(PyObject *keywords, tam_py_options *out) {
+static bool options_complete(PyObject *keywords, tam_py_options *out) {
     PyObject *update = given(keywords, "update");
     tamis_update advised = out->update;
     double decay;
@@ -319,7 +321,7 @@ static bool complete(PyObject *keywords, tam_py_options *out) {
 
 bool tam_py_options_read(PyObject *keywords, tam_py_options *out) {
     *out = (tam_py_options){TAMIS_REDUCER_CONFIG_INIT, TAMIS_UPDATE_INIT, NULL, NULL};
-    if (read_table(&of_reducer, keywords, out, &out->owner) && complete(keywords, out))
+    if (read_table(&of_reducer, keywords, out, &out->owner) && options_complete(keywords, out))
         return true;
     Py_CLEAR(out->owner);
     return false;

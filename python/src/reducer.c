@@ -11,7 +11,7 @@ PyTypeObject *tam_py_reducer_type;
 
 /* -- calls in progress ------------------------------------------------------------------------ */
 
-static bool refuse(const char *call, const char *other) {
+static bool reducer_refuse(const char *call, const char *other) {
     tam_py_raise_own(TAMIS_E_STATE,
                      "Use a Reducer from one thread at a time; only ready may overlap with wait.",
                      "%s: another call is in progress, %s", call, other);
@@ -20,9 +20,9 @@ static bool refuse(const char *call, const char *other) {
 
 static bool enter_ready(tam_py_reducer *self, const char *call) {
     if (self->readying)
-        return refuse(call, "Reducer.ready");
+        return reducer_refuse(call, "Reducer.ready");
     if (self->inside && !self->waiting)
-        return refuse(call, self->inside);
+        return reducer_refuse(call, self->inside);
     self->readying = true;
     return true;
 }
@@ -35,9 +35,9 @@ bool tam_py_reducer_enter(tam_py_reducer *self, tam_py_call kind, const char *ca
     if (kind == TAM_PY_READY)
         return enter_ready(self, call);
     if (self->inside)
-        return refuse(call, self->inside);
+        return reducer_refuse(call, self->inside);
     if (self->readying && kind != TAM_PY_WAIT)
-        return refuse(call, "Reducer.ready");
+        return reducer_refuse(call, "Reducer.ready");
     if (kind != TAM_PY_LOOK && !tam_py_comm_enter(self->comm, call))
         return false;
     self->inside = call;
@@ -109,7 +109,7 @@ static void leave_meter(tam_py_reducer *self) {
     Py_DECREF((PyObject *)meter);
 }
 
-static bool create(tam_py_reducer *self, const tamis_reducer_config *config) {
+static bool reducer_create(tam_py_reducer *self, const tamis_reducer_config *config) {
     tamis_status status;
     tam_py_comm *comm = self->comm;
     if (!tam_py_comm_enter(comm, "Reducer()"))
@@ -167,14 +167,14 @@ static tam_py_reducer *alloc(PyTypeObject *type, tam_py_comm *comm, tam_py_layou
     return self;
 }
 
-static tam_py_reducer *make(PyTypeObject *type, PyObject *comm, PyObject *layout,
-                            tam_py_options *options) {
+static tam_py_reducer *reducer_make(PyTypeObject *type, PyObject *comm, PyObject *layout,
+                                    tam_py_options *options) {
     tamis_reducer_config *config = &options->config;
     tam_py_reducer *self = alloc(type, (tam_py_comm *)comm, (tam_py_layout *)layout);
     if (!self)
         return NULL;
-    if (!alloc_arrays(self) || !join_meter(self, options->meter, config) || !create(self, config) ||
-        !keep_config(self, config))
+    if (!alloc_arrays(self) || !join_meter(self, options->meter, config) ||
+        !reducer_create(self, config) || !keep_config(self, config))
         Py_CLEAR(self);
     return self;
 }
@@ -203,7 +203,7 @@ void tam_py_reducer_adopt(tam_py_reducer *self, tamis_reducer *handle) {
 }
 
 /* Moves comm and layout, if they were given by name, out of a copy of the keywords. */
-static bool split(PyObject *args, PyObject *keywords, PyObject **comm, PyObject **layout) {
+static bool reducer_split(PyObject *args, PyObject *keywords, PyObject **comm, PyObject **layout) {
     static char *names[] = {"comm", "layout", NULL};
     PyObject *own = PyDict_New();
     bool ok = own != NULL;
@@ -229,9 +229,9 @@ static PyObject *reducer_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     tam_py_reducer *self = NULL;
     if (keywords && !own)
         return NULL;
-    if (split(args, own, &comm, &layout)) {
+    if (reducer_split(args, own, &comm, &layout)) {
         if (tam_py_options_read(own, &options)) {
-            self = make(type, comm, layout, &options);
+            self = reducer_make(type, comm, layout, &options);
             Py_XDECREF(options.owner);
         }
         Py_DECREF(layout);
@@ -244,7 +244,7 @@ static PyObject *reducer_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 /* -- the end ---------------------------------------------------------------------------------- */
 
 /* The caller has entered, or holds the last reference. */
-static void destroy(tam_py_reducer *self) {
+static void reducer_destroy(tam_py_reducer *self) {
     tamis_reducer *handle = self->handle;
     self->handle = NULL;
     Py_BEGIN_ALLOW_THREADS tamis_reducer_destroy(handle);
@@ -267,7 +267,7 @@ static PyObject *reducer_close(PyObject *object, PyObject *none) {
                                 "Reducer.close: %u Local object(s) use it", self->locals);
     if (!tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.close"))
         return NULL;
-    destroy(self);
+    reducer_destroy(self);
     tam_py_reducer_leave(self, TAM_PY_STEP);
     Py_RETURN_NONE;
 }
@@ -284,7 +284,7 @@ static void end_of_life(tam_py_reducer *self) {
         self->nheld = 0;
         return;
     }
-    destroy(self);
+    reducer_destroy(self);
 }
 
 static int reducer_traverse(PyObject *object, visitproc visit, void *arg) {

@@ -26,7 +26,7 @@ static bool read_ranks(PyObject *given, uint32_t **out, uint32_t *out_count) {
     return true;
 }
 
-static uint32_t new_rank_of(uint32_t rank, const tamis_shrink *how) {
+static uint32_t shrink_new_rank_of(uint32_t rank, const tamis_shrink *how) {
     uint32_t at = 0;
     while (at < how->nranks && how->ranks[at] != rank)
         at++;
@@ -42,7 +42,7 @@ static PyObject *shrink(tam_py_comm *self, tamis_shrink *how, PyObject *allgathe
     if (!made)
         return NULL;
     made->nranks = how->nranks;
-    callbacks.rank = new_rank_of(self->rank, how);
+    callbacks.rank = shrink_new_rank_of(self->rank, how);
     callbacks.nranks = how->nranks;
     callbacks.allgather = tam_py_callback;
     callbacks.context = made; /* outlives the handle */

@@ -139,7 +139,7 @@ static PyObject *borrow_flat(const tam_py_reducer *self, PyObject *tensor, void 
 }
 
 /* Borrow a tensor, or a sequence of them. @return an object that keeps them alive */
-static PyObject *borrow(tam_py_reducer *self, PyObject *grad, tamis_step *step) {
+static PyObject *step_borrow(tam_py_reducer *self, PyObject *grad, tamis_step *step) {
     bool sequence = PyList_Check(grad) || PyTuple_Check(grad);
     if (!sequence && PyObject_HasAttrString(grad, "__dlpack__"))
         return borrow_flat(self, grad, &step->grad);
@@ -207,8 +207,8 @@ static bool read_ready(const tam_py_reducer *self, PyObject *args, PyObject *key
 
 /* -- start and accumulate --------------------------------------------------------------------- */
 
-static tamis_status run(tamis_status (*call)(tamis_reducer *, const tamis_step *),
-                        tamis_reducer *handle, const tamis_step *step) {
+static tamis_status step_run(tamis_status (*call)(tamis_reducer *, const tamis_step *),
+                             tamis_reducer *handle, const tamis_step *step) {
     tamis_status status;
     Py_BEGIN_ALLOW_THREADS status = call(handle, step);
     Py_END_ALLOW_THREADS return status;
@@ -216,7 +216,7 @@ static tamis_status run(tamis_status (*call)(tamis_reducer *, const tamis_step *
 
 /* Called with the call entered. Takes over the reference to `keeper`. */
 static PyObject *start_with(tam_py_reducer *self, PyObject *keeper, const tamis_step *step) {
-    tamis_status status = run(tamis_reducer_start, self->handle, step);
+    tamis_status status = step_run(tamis_reducer_start, self->handle, step);
     bool lent = status == TAMIS_OK || tam_py_comm_buffers_in_flight(self->comm);
     PyObject *answer = tam_py_reducer_answer(status);
     if (status == TAMIS_OK)
@@ -234,7 +234,7 @@ PyObject *tam_py_step_start(PyObject *object, PyObject *args, PyObject *keywords
     if (!read_args(self, args, keywords, "O|dO:Reducer.start", &grad, &step) ||
         !tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.start"))
         return NULL;
-    PyObject *keeper = borrow(self, grad, &step);
+    PyObject *keeper = step_borrow(self, grad, &step);
     if (keeper)
         answer = start_with(self, keeper, &step);
     tam_py_reducer_leave(self, TAM_PY_STEP);
@@ -244,7 +244,8 @@ PyObject *tam_py_step_start(PyObject *object, PyObject *args, PyObject *keywords
 /* On the CPU the gradient has been read when the library returns; for CUDA see the top of the
  * file. Takes over the reference to `keeper`. */
 static PyObject *accumulate_with(tam_py_reducer *self, PyObject *keeper, const tamis_step *step) {
-    PyObject *answer = tam_py_reducer_answer(run(tamis_reducer_accumulate, self->handle, step));
+    PyObject *answer =
+        tam_py_reducer_answer(step_run(tamis_reducer_accumulate, self->handle, step));
     if (self->device == TAMIS_DEVICE_CUDA)
         keep_before(self, keeper);
     else
@@ -259,7 +260,7 @@ PyObject *tam_py_step_accumulate(PyObject *object, PyObject *args, PyObject *key
     if (!read_args(self, args, keywords, "O|dO:Reducer.accumulate", &grad, &step) ||
         !tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.accumulate"))
         return NULL;
-    PyObject *keeper = borrow(self, grad, &step);
+    PyObject *keeper = step_borrow(self, grad, &step);
     if (keeper)
         answer = accumulate_with(self, keeper, &step);
     tam_py_reducer_leave(self, TAM_PY_STEP);
@@ -315,7 +316,7 @@ static bool take_rates(tam_py_reducer *self, const tam_py_plan *plan, PyObject *
     return false;
 }
 
-static void mark(tam_py_reducer *self, const tam_py_plan *plan) {
+static void py_step_mark(tam_py_reducer *self, const tam_py_plan *plan) {
     for (uint32_t i = 0; i < plan->count; i++) {
         self->grads[plan->index[i]] = plan->data[i];
         self->befores[plan->index[i]] = plan->befores ? plan->befores[i] : NULL;
@@ -324,8 +325,8 @@ static void mark(tam_py_reducer *self, const tam_py_plan *plan) {
 }
 
 /* Runs without the GIL. @return how many were marked */
-static uint32_t mark_ready(tamis_reducer *handle, const tam_py_plan *plan, const tamis_step *step,
-                           tamis_status *status) {
+static uint32_t py_step_mark_ready(tamis_reducer *handle, const tam_py_plan *plan,
+                                const tamis_step *step, tamis_status *status) {
     for (uint32_t i = 0; i < plan->count; i++) {
         *status = tamis_reducer_ready(handle, plan->index[i], step);
         if (*status != TAMIS_OK)
@@ -358,9 +359,9 @@ static PyObject *ready_with(tam_py_reducer *self, tam_py_plan *plan, PyObject *r
     step->grads = self->grads;
     step->before = plan->befores ? self->befores : NULL;
     step->rates = plan->befores ? self->rates : NULL;
-    mark(self, plan);
+    py_step_mark(self, plan);
     hold(self, (PyObject *)plan);
-    Py_BEGIN_ALLOW_THREADS done = mark_ready(handle, plan, step, &status);
+    Py_BEGIN_ALLOW_THREADS done = py_step_mark_ready(handle, plan, step, &status);
     Py_END_ALLOW_THREADS if (status != TAMIS_OK) return ready_failed(self, plan, done, status);
     Py_RETURN_NONE;
 }

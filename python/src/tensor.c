@@ -221,7 +221,7 @@ static bool check_length(const dlpack_tensor *t, const tam_py_want *want) {
                   (unsigned long long)length, (unsigned long long)want->length);
 }
 
-static bool check(const dlpack_tensor *t, const tam_py_want *want) {
+static bool tensor_check(const dlpack_tensor *t, const tam_py_want *want) {
     return check_device(t, want) && check_type(t, want) && check_length(t, want) &&
            check_contiguous(t, want);
 }
@@ -230,7 +230,7 @@ bool tam_py_tensor_borrow(PyObject *tensor, const tam_py_want *want, PyObject **
                           void **out_data) {
     PyObject *capsule = take_capsule(tensor, want);
     const dlpack_tensor *t = capsule ? open_capsule(capsule, want) : NULL;
-    if (!t || !check(t, want)) {
+    if (!t || !tensor_check(t, want)) {
         Py_XDECREF(capsule);
         return false;
     }

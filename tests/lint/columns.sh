@@ -39,12 +39,11 @@ unwrappable() { # kind
 
 bad=0
 for kind in $kinds; do
-    while read -r file; do
-        [ -f "$file" ] || continue # removed, but not yet from the index
-        wide=$(LC_ALL=C.UTF-8 grep -HnE "^.{$((most[$kind] + 1)),}" "$file" | unwrappable "$kind")
-        [ -n "$wide" ] || continue
-        printf '%s\n  ^ more than %d columns\n' "$wide" "${most[$kind]}"
-        bad=1
-    done < <(files "$kind")
+    # -s: a file that is removed, but not yet from the index.
+    wide=$(files "$kind" | LC_ALL=C.UTF-8 xargs -r -d '\n' grep -sHnE "^.{$((most[$kind] + 1)),}" |
+        unwrappable "$kind")
+    [ -n "$wide" ] || continue
+    printf '%s\n  ^ more than %d columns\n' "$wide" "${most[$kind]}"
+    bad=1
 done
 exit $bad

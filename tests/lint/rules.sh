@@ -19,8 +19,8 @@ refuse() { # reason; offending lines "file:line:text" on standard input
 # Code without comments and without what stands in quotes, as file:line:text. Includes keep theirs.
 code() {
     find "$@" -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null |
-        sort | while read -r file; do
-        awk -v file="$file" '
+        sort | xargs -r awk '
+            FNR == 1 { inside = 0 }
             {
                 line = $0
                 if (line !~ /^[ \t]*#[ \t]*include/) gsub(/"([^"\\]|\\.)*"/, "\"\"", line)
@@ -38,9 +38,8 @@ code() {
                         line = substr(line, begin + 2); inside = 1
                     }
                 }
-                if (out ~ /[^ \t]/) print file ":" NR ":" out
-            }' "$file"
-    done
+                if (out ~ /[^ \t]/) print FILENAME ":" FNR ":" out
+            }'
 }
 
 all=$(code include lib kernels collectives python bench examples tests)

@@ -55,7 +55,7 @@ static void forge_as(tam_packets *s, fake_link *w, uint32_t rank, uint32_t count
     h->count = count;
     h->index_bytes = (uint32_t)bytes;
     memcpy(w->forged + s->header_bytes, indices, bytes);
-    h->check = check_of(s, rank, h, w->forged + s->header_bytes,
+    h->check = packet_check_of(s, rank, h, w->forged + s->header_bytes,
                         w->forged + s->header_bytes + s->index_step);
     memcpy(w->forged, s->send, s->header_bytes);
     h->count = 0; /* of rank 0 */

@@ -19,7 +19,7 @@ typedef struct division {
     double weight[TAMIS_ENERGY_PHASES]; /* its part in what the counter has more or less */
 } division;
 
-static double clean(double seconds) {
+static double divide_clean(double seconds) {
     return seconds > 0.0 && seconds < 1e12 ? seconds : 0.0; /* NaN too */
 }
 
@@ -39,7 +39,7 @@ static double counter_variance(const tam_fit *fit, double seconds) {
 }
 
 /* An error of the counter falls on all phases equally. */
-static void weigh(const tam_fit *fit, division *d) {
+static void divide_weigh(const tam_fit *fit, division *d) {
     double sum = total(d), seconds = sum * 1e-6 / fit->watts.mean_w;
     double counter = counter_variance(fit, seconds);
     for (uint32_t i = 0; i < d->count && sum > 0.0; i++) {
@@ -87,7 +87,7 @@ static void make_whole(const double *parts, uint32_t count, int64_t uj, int64_t 
     whole[most] += left;
 }
 
-static int64_t clip(double value, int64_t low, int64_t high) {
+static int64_t divide_clip(double value, int64_t low, int64_t high) {
     return value <= (double)low ? low : value >= (double)high ? high : (int64_t)value;
 }
 
@@ -103,28 +103,28 @@ static void give_interval(const tam_fit *fit, const division *d, uint32_t i, int
         high += mate ? (double)shares[d->phase[j]].uj : 0.0;
         low = 0.0;
     }
-    share->low_uj = clip(low, 0, share->uj);
-    share->high_uj = clip(high, share->uj, uj);
+    share->low_uj = divide_clip(low, 0, share->uj);
+    share->high_uj = divide_clip(high, share->uj, uj);
 }
 
-static void scale(division *d, double factor) {
+static void divide_scale(division *d, double factor) {
     for (uint32_t i = 0; i < d->count; i++)
         d->uj[i] *= factor;
 }
 
 /* By watts; @return what is left unattributed */
 static double fit_to(const tam_fit *fit, division *d, int64_t uj) {
-    weigh(fit, d);
+    divide_weigh(fit, d);
     double rest = adjust(d, (double)uj - total(d)), sum = total(d);
     if (sum > (double)uj)
-        scale(d, (double)uj / sum);
+        divide_scale(d, (double)uj / sum);
     return fmax(rest, 0.0);
 }
 
 static void share_by_time(division *d, int64_t uj, const tamis_energy_share *shares) {
     for (uint32_t i = 0; i < d->count; i++)
         d->uj[i] = shares[d->phase[i]].seconds;
-    scale(d, (double)uj / total(d));
+    divide_scale(d, (double)uj / total(d));
 }
 
 static void divide(const tam_fit *fit, division *d, int64_t uj, tamis_energy_share *shares,
@@ -155,7 +155,7 @@ static void expect_all(const tam_fit *fit, const double seconds[TAMIS_ENERGY_PHA
                        tamis_energy_share *shares, division *d) {
     d->count = 0;
     for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++) {
-        double under_way_s = clean(seconds[phase]);
+        double under_way_s = divide_clean(seconds[phase]);
         shares[phase] = (tamis_energy_share){.seconds = under_way_s};
         if (under_way_s == 0.0)
             continue;

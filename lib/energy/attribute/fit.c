@@ -98,7 +98,7 @@ static void take_blur(tam_fit *fit, const tick *t) {
 }
 
 /* Those of duty 1 come first. */
-static void take(tam_fit *fit, const tick *t) {
+static void fit_take(tam_fit *fit, const tick *t) {
     for (uint32_t i = 0; i < (t->whole ? TAM_FIT_CHOICES : TAM_FIT_LAGS); i++) {
         tam_row row = make_row(fit, t, i);
         tam_normal_add(&fit->sums[i], fit->phases, t->decay, &row);
@@ -146,7 +146,7 @@ static void restart_learning(tam_fit *fit) {
 }
 
 /* Single gains that fit nothing weigh little; many of them say that the watts have changed. */
-static void judge(tam_fit *fit, const tam_spans *spans, tick *t) {
+static void fit_judge(tam_fit *fit, const tam_spans *spans, tick *t) {
     const tam_normal *best = &fit->sums[fit->best];
     if (!fit->watts.valid || best->w < sure_rows * tam_phase_count(fit->phases))
         return;
@@ -197,7 +197,7 @@ static double gain_of(const candidates *c, uint32_t best, uint32_t other) {
     return c->rows * log(c->error_j2[other] / c->error_j2[best]);
 }
 
-static void choose(tam_fit *fit, const candidates *c) {
+static void fit_choose(tam_fit *fit, const candidates *c) {
     uint32_t best = fit->best;
     for (uint32_t i = 0; i < TAM_FIT_CHOICES; i++)
         best = c->error_j2[i] < c->error_j2[best] ? i : best;
@@ -245,7 +245,7 @@ static void group(tam_fit *fit, candidates *c) {
     c->sought.group = fit->watts.group;
 }
 
-static void learn(tam_fit *fit) {
+static void fit_learn(tam_fit *fit) {
     candidates c;
     tam_watts *out = &fit->watts;
     double spread[TAM_FIT_MAX];
@@ -254,7 +254,7 @@ static void learn(tam_fit *fit) {
         return;
     group(fit, &c);
     solve_all(fit, &c);
-    choose(fit, &c);
+    fit_choose(fit, &c);
     const tam_normal *best = &fit->sums[fit->best];
     if (!refine(fit, &c, out) || !tam_normal_spread(best, &c.sought, spread))
         return;
@@ -285,11 +285,11 @@ void tam_fit_take(tam_fit *fit, const tam_spans *spans, uint64_t begin_ns, uint6
               .decay = exp(-length_s / forget_s),
               .whole = length_s < 1.5 * tick_s};
     read_spans(fit, spans, &t);
-    judge(fit, spans, &t);
-    take(fit, &t);
+    fit_judge(fit, spans, &t);
+    fit_take(fit, &t);
     if (++fit->since_learnt >= learn_every(fit)) {
         fit->since_learnt = 0;
-        learn(fit);
+        fit_learn(fit);
     }
 }
 

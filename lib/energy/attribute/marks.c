@@ -51,7 +51,7 @@ static void count_dropped(ring *r) {
 }
 
 /* @return false: the ring is full, and the span has to be counted as dropped */
-static bool push(ring *r, uint32_t phase, bool nested, uint64_t begin_ns, uint64_t end_ns) {
+static bool marks_push(ring *r, uint32_t phase, bool nested, uint64_t begin_ns, uint64_t end_ns) {
     uint64_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
     if (head - r->tail_seen >= TAM_MARKS_DEPTH)
         r->tail_seen = atomic_load_explicit(&r->tail, memory_order_acquire);
@@ -69,7 +69,7 @@ static void close_phase(ring *r, uint32_t phase, uint64_t now_ns) {
     r->depth[phase] = 0;
     if (begin_ns == 0)
         return;
-    bool kept = now_ns <= begin_ns || push(r, phase, true, begin_ns, now_ns);
+    bool kept = now_ns <= begin_ns || marks_push(r, phase, true, begin_ns, now_ns);
     /* After the span: who drains sees it as under way, as ended, or as both, never as neither.
      * Before the count: what has been counted as dropped is no longer under way. */
     atomic_store_explicit(&r->open_ns[phase], 0, memory_order_release);
@@ -78,7 +78,7 @@ static void close_phase(ring *r, uint32_t phase, uint64_t now_ns) {
 }
 
 /* Phases under way end with their thread. */
-static void leave(tam_marks *marks, uint32_t i) {
+static void marks_leave(tam_marks *marks, uint32_t i) {
     ring *r = atomic_load_explicit(&marks->rings[i], memory_order_relaxed);
     uint64_t now_ns = tam_clock_ns();
     for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++)
@@ -94,7 +94,7 @@ static void thread_ends(void *own) {
     for (tam_marks *m = first; m; m = m->next) {
         for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++) {
             if (atomic_load(&m->owners[i]) == pthread_self() && atomic_load(&m->rings[i]) == own)
-                leave(m, i);
+                marks_leave(m, i);
         }
     }
     pthread_mutex_unlock(&lock);
@@ -113,16 +113,16 @@ static ring *claim_slot(tam_marks *marks, uint32_t i) {
     return NULL;
 }
 
-static ring *claim(tam_marks *marks) {
+static ring *marks_claim(tam_marks *marks) {
     ring *r = NULL;
     for (uint32_t i = 0; i < TAM_MARKS_THREADS && !r; i++)
         r = claim_slot(marks, i);
     return r;
 }
 
-static inline ring *ring_of(tam_marks *marks) {
+static inline ring *marks_ring_of(tam_marks *marks) {
     ring *r = pthread_getspecific(marks->key);
-    return r ? r : claim(marks);
+    return r ? r : marks_claim(marks);
 }
 
 /* -- open and close --------------------------------------------------------------------------- */
@@ -173,7 +173,7 @@ static void count_lost(tam_marks *marks) {
 }
 
 void tam_marks_begin(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
-    ring *r = ring_of(marks);
+    ring *r = marks_ring_of(marks);
     if (!r)
         count_lost(marks);
     else if (markable(phase) && r->depth[phase]++ == 0)
@@ -181,7 +181,7 @@ void tam_marks_begin(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
 }
 
 void tam_marks_end(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
-    ring *r = ring_of(marks);
+    ring *r = marks_ring_of(marks);
     if (!r)
         count_lost(marks);
     else if (markable(phase) && r->depth[phase] > 0 && --r->depth[phase] == 0)
@@ -189,10 +189,10 @@ void tam_marks_end(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
 }
 
 void tam_marks_span(tam_marks *marks, uint32_t phase, uint64_t begin_ns, uint64_t end_ns) {
-    ring *r = ring_of(marks);
+    ring *r = marks_ring_of(marks);
     if (!r)
         count_lost(marks);
-    else if (markable(phase) && end_ns > begin_ns && !push(r, phase, false, begin_ns, end_ns))
+    else if (markable(phase) && end_ns > begin_ns && !marks_push(r, phase, false, begin_ns, end_ns))
         count_dropped(r);
 }
 

@@ -87,8 +87,8 @@ static uint32_t number(uint32_t phases, const uint32_t *group, uint8_t column[TA
     return n;
 }
 
-static void unpack(const tam_normal *n, uint32_t phases, const uint32_t *group,
-                   uint8_t column[TAM_FIT_MAX], matrix *out) {
+static void regress_unpack(const tam_normal *n, uint32_t phases, const uint32_t *group,
+                           uint8_t column[TAM_FIT_MAX], matrix *out) {
     uint8_t which[TAM_FIT_MAX];
     uint32_t count = list(phases, which);
     out->n = number(phases, group, column);
@@ -234,7 +234,7 @@ bool tam_normal_solve(const tam_normal *n, const tam_unknowns *u, double watts[T
     uint8_t column[TAM_FIT_MAX];
     matrix a, whole;
     double b[TAM_FIT_MAX] = {0}, with_prior[TAM_FIT_MAX], x[TAM_FIT_MAX];
-    unpack(n, u->phases, u->group, column, &a);
+    regress_unpack(n, u->phases, u->group, column, &a);
     for (uint32_t k = 0; k < TAM_FIT_MAX; k++)
         b[column[k]] += u->phases >> k & 1 ? n->xy[k] : 0.0;
     whole = a;
@@ -254,7 +254,7 @@ bool tam_normal_solve(const tam_normal *n, const tam_unknowns *u, double watts[T
 bool tam_normal_spread(const tam_normal *n, const tam_unknowns *u, double spread[TAM_FIT_MAX]) {
     uint8_t column[TAM_FIT_MAX];
     matrix a, inverse;
-    unpack(n, u->phases, u->group, column, &a);
+    regress_unpack(n, u->phases, u->group, column, &a);
     for (uint32_t i = 0; i < a.n; i++)
         a.at[i][i] += u->ridge;
     if (!invert(&a, &inverse))
@@ -290,7 +290,7 @@ static uint32_t find_mates(const matrix *c, const matrix *blur, uint32_t i) {
     return bits;
 }
 
-static void scale(matrix *m, const double *by) {
+static void regress_scale(matrix *m, const double *by) {
     for (uint32_t i = 0; i < m->n; i++) {
         for (uint32_t j = 0; j < m->n; j++)
             m->at[i][j] *= by[i] * by[j];
@@ -298,7 +298,8 @@ static void scale(matrix *m, const double *by) {
 }
 
 /* Who shares a mate is in one group. */
-static void join(const uint32_t *mates, uint32_t count, const uint8_t *which, uint32_t *group) {
+static void regress_join(const uint32_t *mates, uint32_t count, const uint8_t *which,
+                         uint32_t *group) {
     for (uint32_t i = 0; i < count; i++) {
         uint32_t bits = mates[i], before = 0;
         while (bits != before) {
@@ -320,12 +321,12 @@ void tam_normal_groups(const tam_normal *n, uint32_t phases, const tam_normal *b
     double length[TAM_FIT_MAX];
     matrix a, wrong, c;
     memset(group, 0, TAM_FIT_MAX * sizeof group[0]);
-    unpack(n, phases, group, column, &a);
-    unpack(blur, phases, group, column, &wrong);
+    regress_unpack(n, phases, group, column, &a);
+    regress_unpack(blur, phases, group, column, &wrong);
     for (uint32_t i = 0; i < count; i++)
         length[i] = a.at[i][i] > 0.0 ? 1.0 / sqrt(a.at[i][i]) : 0.0;
-    scale(&a, length);
-    scale(&wrong, length);
+    regress_scale(&a, length);
+    regress_scale(&wrong, length);
     for (uint32_t i = 0; i < count; i++)
         a.at[i][i] += 0.1 * least_part;
     *condition = 1.0 / least_part;
@@ -339,5 +340,5 @@ void tam_normal_groups(const tam_normal *n, uint32_t phases, const tam_normal *b
         mates[i] = length[i] > 0.0 ? find_mates(&c, &wrong, i) : 0;
         *condition = fmax(*condition, length[i] > 0.0 ? sqrt(c.at[i][i]) : 1.0);
     }
-    join(mates, count, which, group);
+    regress_join(mates, count, which, group);
 }

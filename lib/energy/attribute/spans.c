@@ -68,7 +68,7 @@ static uint64_t upto(const track *t, const event *e, uint64_t at_ns) {
 }
 
 /* How many events lie at or before `at_ns`. */
-static uint32_t find(const track *t, uint64_t at_ns) {
+static uint32_t spans_find(const track *t, uint64_t at_ns) {
     const event *events = events_of(t);
     uint32_t low = 0, high = t->count;
     while (low < high) {
@@ -81,8 +81,8 @@ static uint32_t find(const track *t, uint64_t at_ns) {
     return low;
 }
 
-static void forget(track *t, uint64_t before_ns) {
-    uint32_t past = find(t, before_ns);
+static void spans_forget(track *t, uint64_t before_ns) {
+    uint32_t past = spans_find(t, before_ns);
     if (past <= 1)
         return; /* the last event before is kept: it holds level and sum */
     t->first += past - 1;
@@ -94,7 +94,7 @@ void tam_spans_forget(tam_spans *spans, uint64_t before_ns) {
         return;
     spans->known_ns = before_ns;
     for (uint32_t i = 0; i < TRACKS; i++)
-        forget(&spans->tracks[i], before_ns);
+        spans_forget(&spans->tracks[i], before_ns);
 }
 
 static bool grow(track *t) {
@@ -112,7 +112,7 @@ static bool grow(track *t) {
 }
 
 /* For two more events. What has been forgotten leaves its place, if that is worth the move. */
-static bool reserve(track *t) {
+static bool spans_reserve(track *t) {
     if (t->first + t->count + 2 <= t->capacity)
         return true;
     if (t->first < 2 || t->first < t->capacity / 8)
@@ -125,18 +125,18 @@ static bool reserve(track *t) {
 /* A track that cannot grow lets go of its older half, and so do all others: exposures of different
  * phases are compared. */
 static bool ensure_capacity(tam_spans *spans, track *t) {
-    if (reserve(t))
+    if (spans_reserve(t))
         return true;
     if (t->count < 4)
         return false;
     spans->dropped += t->count / 4;
     tam_spans_forget(spans, events_of(t)[t->count / 2].at_ns);
-    return reserve(t);
+    return spans_reserve(t);
 }
 
 /* @return its place */
-static uint32_t insert(track *t, uint64_t at_ns) {
-    uint32_t place = find(t, at_ns);
+static uint32_t spans_insert(track *t, uint64_t at_ns) {
+    uint32_t place = spans_find(t, at_ns);
     event *events = events_of(t);
     memmove(events + place + 1, events + place, (t->count - place) * sizeof *events);
     events[place] = (event){.at_ns = at_ns};
@@ -147,7 +147,7 @@ static uint32_t insert(track *t, uint64_t at_ns) {
 }
 
 static void insert_span(track *t, uint64_t begin_ns, uint64_t end_ns) {
-    uint32_t begin = insert(t, begin_ns), end = insert(t, end_ns);
+    uint32_t begin = spans_insert(t, begin_ns), end = spans_insert(t, end_ns);
     event *events = events_of(t);
     for (uint32_t i = begin; i < t->count; i++) {
         events[i].level += i < end;
@@ -178,7 +178,7 @@ static void add_open(track *t, uint64_t begin_ns) {
         t->open_ns[t->nopen++] = begin_ns;
 }
 
-static void take(void *context, const tam_span *span) {
+static void spans_take(void *context, const tam_span *span) {
     tam_spans *spans = context;
     if (span->end_ns != TAM_SPAN_OPEN) {
         tam_spans_add(spans, span->phase, span->begin_ns, span->end_ns);
@@ -196,7 +196,7 @@ static void take(void *context, const tam_span *span) {
 void tam_spans_drain(tam_spans *spans, tam_marks *marks) {
     for (uint32_t i = 0; i < TRACKS; i++)
         spans->tracks[i].nopen = 0;
-    tam_marks_drain(marks, take, spans);
+    tam_marks_drain(marks, spans_take, spans);
 }
 
 /* -- questions -------------------------------------------------------------------------------- */
@@ -229,11 +229,11 @@ static uint64_t still_open(const track *t, uint64_t at_ns) {
     return sum;
 }
 
-static void walk(const track *t, const uint64_t *at_ns, uint32_t count, uint32_t phase,
-                 tam_exposure *out) {
+static void spans_walk(const track *t, const uint64_t *at_ns, uint32_t count, uint32_t phase,
+                       tam_exposure *out) {
     /* Behind its first open phase the track of all is busy, whatever ended there. */
     uint64_t until_ns = t->as_union && t->nopen ? t->open_ns[0] : UINT64_MAX;
-    uint32_t past = find(t, at_ns[0] < until_ns ? at_ns[0] : until_ns);
+    uint32_t past = spans_find(t, at_ns[0] < until_ns ? at_ns[0] : until_ns);
     for (uint32_t i = 0; i < count; i++) {
         uint64_t ended_ns = at_ns[i] < until_ns ? at_ns[i] : until_ns;
         while (past > 0 && events_of(t)[past - 1].at_ns > ended_ns)
@@ -247,7 +247,7 @@ void tam_spans_until(const tam_spans *spans, const uint64_t *at_ns, uint32_t cou
     memset(out, 0, count * sizeof *out);
     for (uint32_t phase = 0; phase < TRACKS && count; phase++) {
         if (spans->phases >> phase & 1)
-            walk(&spans->tracks[phase], at_ns, count, phase, out);
+            spans_walk(&spans->tracks[phase], at_ns, count, phase, out);
     }
     for (uint32_t i = 0; i < count; i++)
         out[i].ns[BUSY] = at_ns[i] - out[i].ns[BUSY];

@@ -76,7 +76,8 @@ static void catch_up(tam_registry *l, const tam_energy_sums *latest) {
 }
 
 /* Where the count is now; not before its base, which may be another's later reading. */
-static tam_registry_base advance(const tam_registry_base *base, const tam_energy_entry *e) {
+static tam_registry_base registry_advance(const tam_registry_base *base,
+                                          const tam_energy_entry *e) {
     tam_registry_base now = *base;
     now.overlaps = !readable(e);
     if (!readable(e))
@@ -91,7 +92,7 @@ void tam_registry_offer(tam_registry *l, const tam_energy_sums *latest, uint64_t
     catch_up(l, latest);
     for (uint32_t i = 0; i < l->n; i++) {
         const tam_registry_base *base = &l->bases[i];
-        l->tried[i] = advance(base, &l->shown[i]);
+        l->tried[i] = registry_advance(base, &l->shown[i]);
         out[i] = l->shown[i];
         out[i].overlaps = l->late || base->overlaps;
         out[i].uj = l->tried[i].uj - base->uj;
@@ -122,7 +123,7 @@ static uint32_t severity(const tam_energy_entry *e) {
     return readable(e) ? e->overlaps : 2 + e->status;
 }
 
-static uint32_t find(const host *h, const char *id) {
+static uint32_t registry_find(const host *h, const char *id) {
     uint32_t i = 0;
     while (i < h->n && strcmp(h->tellers[i]->id, id) != 0)
         i++;
@@ -130,7 +131,7 @@ static uint32_t find(const host *h, const char *id) {
 }
 
 static void add_entry(host *h, const tam_energy_entry *e) {
-    uint32_t i = find(h, e->id);
+    uint32_t i = registry_find(h, e->id);
     if (i == h->n)
         h->tellers[h->n++] = e;
     else if (severity(e) < severity(h->tellers[i]))
@@ -161,7 +162,7 @@ static bool touches(const host *h, uint32_t index, bool both) {
     return false;
 }
 
-static int64_t add(int64_t a, int64_t b) {
+static int64_t registry_add(int64_t a, int64_t b) {
     int64_t sum;
     if (!__builtin_add_overflow(a, b, &sum))
         return sum;
@@ -170,15 +171,15 @@ static int64_t add(int64_t a, int64_t b) {
 
 static void add_gain(const tam_energy_entry *e, tam_energy_sums *sums) {
     sums->known = 1;
-    sums->uj = add(sums->uj, e->uj < INT64_MAX ? (int64_t)e->uj : INT64_MAX);
+    sums->uj = registry_add(sums->uj, e->uj < INT64_MAX ? (int64_t)e->uj : INT64_MAX);
     for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++) {
-        sums->phases_uj[k] = add(sums->phases_uj[k], e->phases_uj[k]);
+        sums->phases_uj[k] = registry_add(sums->phases_uj[k], e->phases_uj[k]);
         if (e->phases_uj[k] && e->methods[k] > sums->methods[k])
             sums->methods[k] = e->methods[k];
     }
 }
 
-static void add_up(host *h, tam_energy_sums *sums) {
+static void registry_add_up(host *h, tam_energy_sums *sums) {
     for (uint32_t i = 0; i < h->n; i++)
         make_domain(h->tellers[i], &h->domains[i]);
     tam_domain_cover(h->domains, h->n, h->counted, h->missing);
@@ -195,7 +196,7 @@ static void add_up(host *h, tam_energy_sums *sums) {
 /* -- a report --------------------------------------------------------------------------------- */
 
 /* Whatever has come over the wire can be used. */
-static void clean(tam_energy_entry *e) {
+static void registry_clean(tam_energy_entry *e) {
     e->id[sizeof e->id - 1] = e->inside[sizeof e->inside - 1] = '\0';
     e->reason[sizeof e->reason - 1] = '\0';
     e->overlaps = e->overlaps != 0;
@@ -246,10 +247,10 @@ static void align(tam_registry_base *tried, const tam_registry_base *base,
 
 /* Where the counts of this rank go on; what it could not read from where it was, unless another was
  * counted for it. */
-static void settle(tam_registry *l, const host *h, uint64_t name) {
+static void registry_settle(tam_registry *l, const host *h, uint64_t name) {
     for (uint32_t i = 0; i < l->n; i++) {
         const tam_energy_entry *mine = &l->shown[i];
-        uint32_t index = mine->host == name ? find(h, mine->id) : h->n;
+        uint32_t index = mine->host == name ? registry_find(h, mine->id) : h->n;
         if (index == h->n)
             continue;
         if (!readable(mine))
@@ -268,7 +269,7 @@ void tam_registry_take(tam_registry *l, tam_energy_entry *entries, uint32_t n,
     char missing[TAMIS_ENERGY_TEXT] = "";
     uint32_t hosts = 0;
     for (uint32_t i = 0; i < n; i++) {
-        clean(&entries[i]);
+        registry_clean(&entries[i]);
         order[i] = (tam_pair){entries[i].host, i};
     }
     tam_sort(order, n);
@@ -278,8 +279,8 @@ void tam_registry_take(tam_registry *l, tam_energy_entry *entries, uint32_t n,
         uint64_t name = order[i].key;
         for (h.n = 0; i < n && order[i].key == name; i++)
             add_entry(&h, &entries[order[i].value]);
-        add_up(&h, &l->next);
-        settle(l, &h, name);
+        registry_add_up(&h, &l->next);
+        registry_settle(l, &h, name);
         if (h.missing[0] && hosts++ == 0)
             memcpy(missing, h.missing, sizeof missing);
     }
@@ -322,7 +323,7 @@ void tam_registry_totals(const tam_registry *l, tamis_energy_totals *out) {
         share->uj = l->sums.phases_uj[k];
         if (share->uj)
             share->method = (tamis_energy_method)l->sums.methods[k];
-        attributed = add(attributed, share->uj);
+        attributed = registry_add(attributed, share->uj);
     }
     out->unattributed_uj = trim_shares(out, attributed);
     for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++)

@@ -34,7 +34,7 @@ struct tamis_carbon {
 };
 
 /* There is always room for the row that ends the last. */
-static tamis_status append(tamis_carbon *c, double from_s, double g_per_kwh) {
+static tamis_status carbon_append(tamis_carbon *c, double from_s, double g_per_kwh) {
     if (c->nrows + 1 >= c->capacity) {
         size_t capacity = c->capacity ? 2 * c->capacity : FIRST_ROWS;
         row *rows = tam_alloc_array(capacity, sizeof rows[0]);
@@ -60,7 +60,7 @@ typedef struct reader {
     size_t line;
 } reader;
 
-static tamis_status refuse(const reader *r, const char *why) {
+static tamis_status carbon_refuse(const reader *r, const char *why) {
     return tam_fail(TAMIS_E_FORMAT, "%s, line %zu: %s", r->path, r->line, why);
 }
 
@@ -69,7 +69,7 @@ static bool blank(const char *text) {
 }
 
 /* A number and nothing else before `end`. @return what follows it; NULL: it is none */
-static const char *parse(const reader *r, const char *text, char end, double *out) {
+static const char *carbon_parse(const reader *r, const char *text, char end, double *out) {
     char *stop;
     *out = strtod_l(text, &stop, r->numbers);
     if (stop == text || !isfinite(*out))
@@ -80,16 +80,16 @@ static const char *parse(const reader *r, const char *text, char end, double *ou
 
 static tamis_status read_row(const reader *r, tamis_carbon *c) {
     double from_s, g_per_kwh = NAN;
-    const char *value = parse(r, r->text, ',', &from_s);
+    const char *value = carbon_parse(r, r->text, ',', &from_s);
     if (!value)
-        return refuse(r, "expected time,g_per_kwh: Unix time in seconds, a comma, a number");
-    if (!blank(value) && !parse(r, value, '\0', &g_per_kwh))
-        return refuse(r, "what follows the comma is not a number");
+        return carbon_refuse(r, "expected time,g_per_kwh: Unix time in seconds, a comma, a number");
+    if (!blank(value) && !carbon_parse(r, value, '\0', &g_per_kwh))
+        return carbon_refuse(r, "what follows the comma is not a number");
     if (!blank(value) && !(g_per_kwh >= 0.0 && g_per_kwh <= MAX_G_PER_KWH))
-        return refuse(r, "the intensity is not between 0 and 10000 g/kWh");
+        return carbon_refuse(r, "the intensity is not between 0 and 10000 g/kWh");
     if (c->nrows && from_s <= c->rows[c->nrows - 1].from_s)
-        return refuse(r, "its time is not after that of the previous row");
-    return append(c, from_s, g_per_kwh);
+        return carbon_refuse(r, "its time is not after that of the previous row");
+    return carbon_append(c, from_s, g_per_kwh);
 }
 
 /* @param more  [out]  false: the file has ended, and there is no line */
@@ -99,7 +99,7 @@ static tamis_status next_line(reader *r, bool *more) {
     r->line++;
     while ((c = fgetc(r->file)) != EOF && c != '\n') {
         if (c == '\0' || length == LINE_BYTES - 1)
-            return refuse(r, c ? "it is too long" : "it holds a zero byte");
+            return carbon_refuse(r, c ? "it is too long" : "it holds a zero byte");
         r->text[length++] = (char)c;
     }
     r->text[length] = '\0';
@@ -119,7 +119,8 @@ static tamis_status read_rows(reader *r, tamis_carbon *c) {
             TAM_TRY(read_row(r, c));
     }
     if (c->nrows < 2)
-        return refuse(r, "the trace has fewer than two rows; for a single value give a constant");
+        return carbon_refuse(
+            r, "the trace has fewer than two rows; for a single value give a constant");
     double last = c->rows[c->nrows - 1].from_s;
     c->rows[c->nrows] = (row){last + (last - c->rows[c->nrows - 2].from_s), NAN};
     return TAMIS_OK;
@@ -144,7 +145,7 @@ static tamis_status set_constant(double g_per_kwh, tamis_carbon *c) {
         return tam_fail(TAMIS_E_ARGUMENT,
                         "carbon intensity %g is not between 0 and 10000 g/kWh; use NAN if unknown",
                         g_per_kwh);
-    TAM_TRY(append(c, -DBL_MAX, g_per_kwh));
+    TAM_TRY(carbon_append(c, -DBL_MAX, g_per_kwh));
     c->rows[1] = (row){DBL_MAX, NAN};
     return TAMIS_OK;
 }
@@ -175,7 +176,7 @@ void tamis_carbon_close(tamis_carbon *c) {
 /* -- looking up ------------------------------------------------------------------------------- */
 
 /* The row that holds at a time; nrows: none does. */
-static size_t find(const tamis_carbon *c, double unix_s) {
+static size_t carbon_find(const tamis_carbon *c, double unix_s) {
     size_t low = 0, high = c->nrows;
     if (!(unix_s >= c->rows[0].from_s && unix_s < c->rows[c->nrows].from_s))
         return c->nrows;
@@ -190,10 +191,10 @@ static size_t find(const tamis_carbon *c, double unix_s) {
 }
 
 /* From a time on, until another or where intensity is no longer known. */
-static tamis_carbon_outlook look(const tamis_carbon *c, double from_s, double until_s) {
+static tamis_carbon_outlook carbon_look(const tamis_carbon *c, double from_s, double until_s) {
     tamis_carbon_outlook out = TAMIS_CARBON_OUTLOOK_INIT;
     double at = from_s, sum = 0.0;
-    for (size_t i = find(c, from_s); at < until_s && !isnan(c->rows[i].g_per_kwh); i++) {
+    for (size_t i = carbon_find(c, from_s); at < until_s && !isnan(c->rows[i].g_per_kwh); i++) {
         const row *r = &c->rows[i];
         double next = r[1].from_s < until_s ? r[1].from_s : until_s;
         sum += r->g_per_kwh * (next - at);
@@ -208,7 +209,7 @@ static tamis_carbon_outlook look(const tamis_carbon *c, double from_s, double un
 
 double tamis_carbon_intensity(const tamis_carbon *c, double unix_s) {
     TAM_FENV_HELD();
-    return c && isfinite(unix_s) ? c->rows[find(c, unix_s)].g_per_kwh : NAN;
+    return c && isfinite(unix_s) ? c->rows[carbon_find(c, unix_s)].g_per_kwh : NAN;
 }
 
 double tamis_carbon_grams(const tamis_carbon *c, double begin_s, double end_s, int64_t uj,
@@ -220,7 +221,7 @@ double tamis_carbon_grams(const tamis_carbon *c, double begin_s, double end_s, i
         return NAN;
     if (begin_s == end_s)
         return kwh * tamis_carbon_intensity(c, begin_s);
-    tamis_carbon_outlook whole = look(c, begin_s, end_s);
+    tamis_carbon_outlook whole = carbon_look(c, begin_s, end_s);
     return whole.known_s == end_s - begin_s ? kwh * whole.mean : NAN;
 }
 
@@ -233,6 +234,6 @@ tamis_status tamis_carbon_look(const tamis_carbon *carbon, double unix_s, double
     if (!isfinite(unix_s) || !(horizon_s > 0.0 && isfinite(horizon_s)))
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_carbon_look: a horizon of %g s from %g is invalid",
                         horizon_s, unix_s);
-    tamis_carbon_outlook ours = look(carbon, unix_s, unix_s + horizon_s);
+    tamis_carbon_outlook ours = carbon_look(carbon, unix_s, unix_s + horizon_s);
     return tam_struct_return("tamis_carbon_outlook", &ours, sizeof ours, out);
 }

@@ -127,7 +127,7 @@ static tam_knobs knobs_of(const tamis_governor *g) {
     return k;
 }
 
-static void learn(tamis_governor *g) {
+static void decide_learn(tamis_governor *g) {
     const tamis_governor_window *w = &g->window;
     double steps = (double)w->steps, moved = 0.0; /* by what the last decision was to change */
     if (g->response.windows > 0 && g->from_step >= w->step - w->steps)
@@ -200,11 +200,11 @@ static bool near_enough(const tamis_governor *g, tam_knobs k, tam_target target)
             within(step_s_at(g, k), step_s_at(g, g->now), 0.25 * band));
 }
 
-static bool same(tam_knobs a, tam_knobs b) {
+static bool decide_same(tam_knobs a, tam_knobs b) {
     return a.density == b.density && a.pace_s == b.pace_s && a.cap_w == b.cap_w;
 }
 
-static tamis_governor_reason choose(tamis_governor *g, tam_target target, tam_knobs *out) {
+static tamis_governor_reason decide_choose(tamis_governor *g, tam_target target, tam_knobs *out) {
     double density = choose_density(g, target.share);
     double effort = find_effort(g, density, target);
     tam_knobs k = knobs_at(g, density, effort), end = knobs_at(g, density, most_effort(g));
@@ -234,7 +234,7 @@ static tamis_governor_reason decide(tamis_governor *g, tamis_governor_decision *
     if (!w->known || w->uj <= 0)
         return TAMIS_GOVERNOR_UNKNOWN_ENERGY;
     out->watts = (double)w->uj / 1e6 / w->seconds;
-    learn(g);
+    decide_learn(g);
     update_credit(g);
 
     tam_knobs next;
@@ -242,8 +242,8 @@ static tamis_governor_reason decide(tamis_governor *g, tamis_governor_decision *
     tam_target target = g->policy->target(g, out);
     if (target.kind == TAM_TARGET_KEEP)
         return target.reason;
-    tamis_governor_reason reason = choose(g, target, &next);
-    out->changed = !same(next, g->now);
+    tamis_governor_reason reason = decide_choose(g, target, &next);
+    out->changed = !decide_same(next, g->now);
     if (out->changed) {
         g->before = g->now;
         g->now = next;

@@ -37,7 +37,7 @@ static tamis_status check_bounds(const bounds *b, size_t count) {
     return TAMIS_OK;
 }
 
-static tamis_status check_config(const tamis_governor_config *c) {
+static tamis_status governor_check_config(const tamis_governor_config *c) {
     const bounds all[] = {
         {"budget_w", c->budget_w, 0.0, most_w},
         {"budget_g_per_h", c->budget_g_per_h, 0.0, most_w},
@@ -75,7 +75,7 @@ tamis_status tamis_governor_create(const tamis_governor_config *config, tamis_go
                         config ? "out" : "config");
     TAM_TRY(tam_struct_copy("tamis_governor_config", &ours, sizeof ours, sizeof ours, config));
     TAM_TRY(tam_governor_policy_find(ours.policy, &policy));
-    TAM_TRY(check_config(&ours));
+    TAM_TRY(governor_check_config(&ours));
     if (policy->check)
         TAM_TRY(policy->check(&ours));
 

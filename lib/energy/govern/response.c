@@ -29,7 +29,7 @@ static const double least_ratio = 0.25, most_ratio = 4.0;
 
 /* -- an estimate ------------------------------------------------------------------------------ */
 
-static void begin(tam_estimate *e, const prior *priors) {
+static void response_begin(tam_estimate *e, const prior *priors) {
     memset(e, 0, sizeof *e);
     for (int i = 0; i < TAM_RESPONSE_TERMS; i++) {
         e->value[i] = priors[i].value;
@@ -80,8 +80,8 @@ static bool accept_miss(tam_estimate *e, double miss, double variance, const pri
     return true;
 }
 
-static void observe(tam_estimate *e, const double terms[TAM_RESPONSE_TERMS], double seen,
-                    double relative, const prior *priors) {
+static void response_observe(tam_estimate *e, const double terms[TAM_RESPONSE_TERMS], double seen,
+                             double relative, const prior *priors) {
     double along[TAM_RESPONSE_TERMS], variance = seen * seen * relative;
     add_drift(e, priors);
     double miss = seen - combine(e, terms);
@@ -134,7 +134,7 @@ double tam_response_watts(const tam_response *r, tam_knobs k) {
 }
 
 /* Watts are a sum of the values of power, weighed by these, in units of w. */
-static void weigh(const tam_response *r, tam_knobs k, double out[TAM_RESPONSE_TERMS]) {
+static void response_weigh(const tam_response *r, tam_knobs k, double out[TAM_RESPONSE_TERMS]) {
     terms t = terms_of(r, k);
     double step_s = busy_s_of(r, &t), all_s = step_s + k.pace_s;
     for (int i = 0; i < TAM_RESPONSE_TERMS; i++)
@@ -143,8 +143,8 @@ static void weigh(const tam_response *r, tam_knobs k, double out[TAM_RESPONSE_TE
 
 double tam_response_doubt(const tam_response *r, tam_knobs from, tam_knobs to) {
     double a[TAM_RESPONSE_TERMS], b[TAM_RESPONSE_TERMS], sum = 0.0;
-    weigh(r, from, a);
-    weigh(r, to, b);
+    response_weigh(r, from, a);
+    response_weigh(r, to, b);
     for (int i = 0; i < TAM_RESPONSE_TERMS; i++) {
         for (int j = 0; j < TAM_RESPONSE_TERMS; j++)
             sum += (b[i] - a[i]) * r->power.spread[i][j] * (b[j] - a[j]);
@@ -154,11 +154,11 @@ double tam_response_doubt(const tam_response *r, tam_knobs from, tam_knobs to) {
 
 /* -- learning --------------------------------------------------------------------------------- */
 
-static void start(tam_response *r, tam_knobs k, double busy_s, double step_j) {
+static void response_start(tam_response *r, tam_knobs k, double busy_s, double step_j) {
     bool capped = k.cap_w > 0.0;
     double watts = step_j / (busy_s + k.pace_s);
-    begin(&r->time, time_priors);
-    begin(&r->power, power_priors);
+    response_begin(&r->time, time_priors);
+    response_begin(&r->power, power_priors);
     if (!(capped && r->binding_w > 0.0)) {
         double mean_w = watts / r->devices; /* without a cap, or if this one does not bind */
         r->binding_w = mean_w < r->cap_max_w ? mean_w : r->cap_max_w;
@@ -184,13 +184,13 @@ void tam_response_learn(tam_response *r, tam_knobs k, double step_s, double step
         return;
     }
     if (strange || r->windows == 0)
-        start(r, k, busy_s, step_j);
+        response_start(r, k, busy_s, step_j);
     r->strange = false;
 
     terms t = terms_of(r, k);
     t.power[3] = k.pace_s / busy_s;
-    observe(&r->time, t.time, busy_s / r->step_s, noise, time_priors);
-    observe(&r->power, t.power, step_j / busy_s / r->watts,
-            noise + lag_part * moved * lag_part * moved, power_priors);
+    response_observe(&r->time, t.time, busy_s / r->step_s, noise, time_priors);
+    response_observe(&r->power, t.power, step_j / busy_s / r->watts,
+                     noise + lag_part * moved * lag_part * moved, power_priors);
     r->windows++;
 }

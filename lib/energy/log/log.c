@@ -40,7 +40,7 @@ static bool drop_partial_line(int fd, size_t written) {
 }
 
 /* All or nothing. @return false: errno says why not */
-static bool append(tam_energy_log *log, const char *bytes, size_t length) {
+static bool log_append(tam_energy_log *log, const char *bytes, size_t length) {
     size_t written = 0;
     while (written < length) {
         ssize_t done = write(log->fd, bytes + written, length - written);
@@ -59,10 +59,10 @@ static bool append(tam_energy_log *log, const char *bytes, size_t length) {
 
 static bool write_text(tam_energy_log *log) {
     errno = ENOMEM;
-    if (log->text.incomplete || (log->torn && !append(log, "\n", 1)))
+    if (log->text.incomplete || (log->torn && !log_append(log, "\n", 1)))
         return false;
     log->torn = false;
-    return append(log, log->text.bytes, log->text.length);
+    return log_append(log, log->text.bytes, log->text.length);
 }
 
 /* -- open, close ------------------------------------------------------------------------------ */
@@ -77,7 +77,7 @@ static tamis_status fail_open(const char *path) {
                     strerror(errno));
 }
 
-static tamis_status begin(tam_energy_log *log) {
+static tamis_status log_begin(tam_energy_log *log) {
     if (!log->path)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the path of an energy log");
     if (!open_file(log))
@@ -99,7 +99,7 @@ tamis_status tam_energy_log_open(const tam_energy_log_setup *setup,
                             .t0_ns = setup->t0_ns,
                             .ndomains = ndomains};
     tam_line_header(log, setup, domains);
-    tamis_status status = begin(log);
+    tamis_status status = log_begin(log);
     if (status == TAMIS_OK)
         *out = log;
     else

@@ -11,7 +11,7 @@ enum { PATIENCE_NS = 1000000000 }; /* for a counter that has not moved past the 
 #define MEMORY_NS UINT64_C(5000000000) /* of spans, before the last chunk */
 
 /* Not below 0: a clock may begin at a boot, or where its namespace does. */
-static uint64_t less(uint64_t a, uint64_t b) {
+static uint64_t chunk_less(uint64_t a, uint64_t b) {
     return a > b ? a - b : 0;
 }
 
@@ -40,7 +40,7 @@ static void take_gains(tamis_energy *e) {
     }
 }
 
-static void learn(tamis_energy *e, uint64_t settled_ns) {
+static void chunk_learn(tamis_energy *e, uint64_t settled_ns) {
     for (uint32_t i = 0; i < e->nchannels; i++) {
         tam_channel *c = &e->channels[i];
         for (; c->fitted < c->ngains && c->gains[c->fitted].end_ns <= settled_ns; c->fitted++) {
@@ -58,21 +58,21 @@ static uint64_t lag_ns(const tam_channel *c) {
     return (uint64_t)(lag_s * 1e9);
 }
 
-static double expected(const tamis_energy *e, const tam_channel *c, uint64_t begin_ns,
-                       uint64_t end_ns) {
+static double chunk_expected(const tamis_energy *e, const tam_channel *c, uint64_t begin_ns,
+                             uint64_t end_ns) {
     double seconds[TAMIS_ENERGY_PHASES];
     uint64_t lag = lag_ns(c);
-    tam_spans_seconds(e->spans, less(begin_ns, lag), less(end_ns, lag), seconds);
+    tam_spans_seconds(e->spans, chunk_less(begin_ns, lag), chunk_less(end_ns, lag), seconds);
     return tam_fit_expect(c->fit, seconds);
 }
 
 /* What a gain had come to at a time within it: as its phases should have taken it, or evenly. */
-static uint64_t part_of(const tamis_energy *e, const tam_channel *c, const tam_energy_gain *g,
-                        uint64_t at_ns) {
-    double whole = expected(e, c, g->begin_ns, g->end_ns);
+static uint64_t chunk_part_of(const tamis_energy *e, const tam_channel *c, const tam_energy_gain *g,
+                              uint64_t at_ns) {
+    double whole = chunk_expected(e, c, g->begin_ns, g->end_ns);
     double share = (double)(at_ns - g->begin_ns) / (double)(g->end_ns - g->begin_ns);
     if (whole > 0.0)
-        share = expected(e, c, g->begin_ns, at_ns) / whole;
+        share = chunk_expected(e, c, g->begin_ns, at_ns) / whole;
     share = fmin(fmax(share, 0.0), 1.0);
     return (uint64_t)(share * (double)g->uj);
 }
@@ -81,7 +81,7 @@ static uint64_t joules_until(const tamis_energy *e, const tam_channel *c, uint64
     uint64_t uj = c->passed_uj;
     for (uint32_t i = 0; i < c->ngains && c->gains[i].begin_ns < at_ns; i++) {
         const tam_energy_gain *g = &c->gains[i];
-        uj += g->end_ns <= at_ns ? g->uj : part_of(e, c, g, at_ns);
+        uj += g->end_ns <= at_ns ? g->uj : chunk_part_of(e, c, g, at_ns);
     }
     return uj > c->claimed_uj ? uj : c->claimed_uj;
 }
@@ -108,7 +108,7 @@ static void join_share(tamis_energy_share *sum, const tamis_energy_share *more) 
     sum->method = more->method > sum->method ? more->method : sum->method;
 }
 
-static void claim(tamis_energy *e, uint32_t i, uint64_t end_ns) {
+static void chunk_claim(tamis_energy *e, uint32_t i, uint64_t end_ns) {
     tam_channel *c = &e->channels[i];
     tamis_energy_totals *sum = &e->chunk.totals;
     tamis_energy_share shares[TAMIS_ENERGY_PHASES];
@@ -117,7 +117,7 @@ static void claim(tamis_energy *e, uint32_t i, uint64_t end_ns) {
     uint64_t until = joules_until(e, c, end_ns), lag = lag_ns(c);
     int64_t uj = (int64_t)(until - c->claimed_uj);
     c->claimed_uj = until;
-    tam_spans_seconds(e->spans, less(e->run.end_ns, lag), less(end_ns, lag), seconds);
+    tam_spans_seconds(e->spans, chunk_less(e->run.end_ns, lag), chunk_less(end_ns, lag), seconds);
     tam_fit_divide(c->fit, seconds, uj, shares, &rest);
     e->chunk.domains[i] = (tam_period_domain){
         .uj = uj,
@@ -152,7 +152,7 @@ static uint64_t memory_begins(const tamis_energy *e, uint64_t end_ns) {
         if (c->ngains > 0 && c->gains[0].begin_ns < begin_ns)
             begin_ns = c->gains[0].begin_ns;
     }
-    return less(begin_ns, MEMORY_NS);
+    return chunk_less(begin_ns, MEMORY_NS);
 }
 
 /* Which domains count may change when one is lost; nothing is counted twice then, for each claims
@@ -165,7 +165,7 @@ static void close_chunk(tamis_energy *e, const tam_moment *end) {
     chunk->end_ns = end_ns;
     tam_domain_cover(e->now, e->nchannels, e->counted, chunk->totals.missing);
     for (uint32_t i = 0; i < e->nchannels; i++)
-        claim(e, i, end_ns);
+        chunk_claim(e, i, end_ns);
     tam_spans_seconds(e->spans, chunk->begin_ns, end_ns, seconds);
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
         chunk->totals.shares[p].seconds = seconds[p];
@@ -208,13 +208,13 @@ static void end_own(tamis_energy *e, uint64_t now_ns) {
 }
 
 uint64_t tam_meter_take(tamis_energy *e) {
-    uint64_t now_ns = tam_clock_ns(), settled_ns = less(now_ns, e->settle_ns);
+    uint64_t now_ns = tam_clock_ns(), settled_ns = chunk_less(now_ns, e->settle_ns);
     end_own(e, now_ns);
     take_gains(e);
     tam_spans_drain(e->spans, e->marks);
     for (uint32_t i = 0; i < e->nchannels; i++)
         tam_sampler_look(e->channels[i].sampler, e->channels[i].index, &e->now[i]);
-    learn(e, settled_ns > e->told_ns ? settled_ns : e->told_ns);
+    chunk_learn(e, settled_ns > e->told_ns ? settled_ns : e->told_ns);
     return now_ns;
 }
 
@@ -236,7 +236,7 @@ bool tam_meter_close_next(tamis_energy *e, uint64_t now_ns, bool flush) {
     const tam_moment *next = &e->moments[0];
     if (e->nmoments == 0)
         return false;
-    bool told = next->at_ns <= e->told_ns || next->at_ns <= less(now_ns, e->settle_ns);
+    bool told = next->at_ns <= e->told_ns || next->at_ns <= chunk_less(now_ns, e->settle_ns);
     if (!flush && !(told && have_moved(e, next->at_ns, now_ns)))
         return false;
     if (next->at_ns > e->run.end_ns)

@@ -18,7 +18,7 @@ tamis_status tam_meter_present(const tamis_energy *e, const char *call) {
         call);
 }
 
-static void show(const tamis_energy *e, const tam_channel *c, tam_energy_entry *out) {
+static void entries_show(const tamis_energy *e, const tam_channel *c, tam_energy_entry *out) {
     tam_energy_domain d;
     tam_sampler_look(c->sampler, c->index, &d);
     *out = (tam_energy_entry){
@@ -42,7 +42,7 @@ static void show(const tamis_energy *e, const tam_channel *c, tam_energy_entry *
 void tam_meter_entries(tamis_energy *e, tam_energy_entry *out) {
     pthread_mutex_lock(&e->lock);
     for (uint32_t i = 0; i < e->nchannels; i++)
-        show(e, &e->channels[i], &out[i]);
+        entries_show(e, &e->channels[i], &out[i]);
     pthread_mutex_unlock(&e->lock);
 }
 

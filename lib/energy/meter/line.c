@@ -34,7 +34,7 @@ static void fill_period(tamis_energy *e, tam_period *t) {
 }
 
 /* The meter's own window begins again where it ended. @return whether there is a line to write */
-static bool finish(tamis_energy *e, tam_window *w) {
+static bool line_finish(tamis_energy *e, tam_window *w) {
     bool own = w == &e->windows[TAM_METER_WINDOWS], lined = e->log && w->named;
     tam_totals_explain(&w->period.totals, e->nchannels);
     if (lined) {
@@ -51,7 +51,7 @@ static bool finish(tamis_energy *e, tam_window *w) {
 bool tam_meter_make_line(tamis_energy *e) {
     for (uint32_t i = 0; i <= TAM_METER_WINDOWS; i++) {
         tam_window *w = &e->windows[i];
-        if (w->state == TAM_WINDOW_COMPLETE && finish(e, w))
+        if (w->state == TAM_WINDOW_COMPLETE && line_finish(e, w))
             return true;
     }
     return false;

@@ -28,7 +28,7 @@ static void log_status_changes(tamis_energy *e) {
 }
 
 /* One chunk, and the lines that end with it. @return whether one could be closed */
-static bool advance(tamis_energy *e, bool flush) {
+static bool meter_advance(tamis_energy *e, bool flush) {
     pthread_mutex_lock(&e->lock);
     uint64_t now_ns = tam_meter_take(e);
     bool closed = tam_meter_close_next(e, now_ns, flush);
@@ -51,10 +51,10 @@ static bool rest(tamis_energy *e) {
     return !closing;
 }
 
-static void *run(void *context) {
+static void *meter_run(void *context) {
     tamis_energy *e = context;
     do {
-        while (advance(e, false))
+        while (meter_advance(e, false))
             continue;
     } while (rest(e));
     return NULL;
@@ -62,7 +62,7 @@ static void *run(void *context) {
 
 /* -- open ------------------------------------------------------------------------------------- */
 
-static tamis_status check_numbers(const tamis_energy_config *c) {
+static tamis_status meter_check_numbers(const tamis_energy_config *c) {
     if (!(c->window_s >= 0.1 && c->window_s <= 86400.0))
         return tam_fail(TAMIS_E_ARGUMENT, "energy: window_s is %g, not 0.1 to 86400", c->window_s);
     if (!(c->settle_s >= 0.0 && c->settle_s <= 5.0)) /* as far back as gains are kept, and more */
@@ -226,7 +226,7 @@ tamis_status tamis_energy_create(const tamis_energy_config *config, tamis_energy
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_create: out is NULL");
     if (config)
         TAM_TRY(tam_struct_copy("tamis_energy_config", &c, sizeof c, sizeof c, config));
-    TAM_TRY(check_numbers(&c));
+    TAM_TRY(meter_check_numbers(&c));
     resolve(&c);
     tamis_energy *e = tam_alloc(sizeof *e);
     if (!e)
@@ -236,7 +236,7 @@ tamis_status tamis_energy_create(const tamis_energy_config *config, tamis_energy
         return tam_fail(TAMIS_E_NOMEM, "energy: cannot create a lock");
     }
     tamis_status status = open_parts(e, &c);
-    if (status == TAMIS_OK && !tam_thread_start(&e->thread, run, e))
+    if (status == TAMIS_OK && !tam_thread_start(&e->thread, meter_run, e))
         status = tam_fail(TAMIS_E_NOMEM, "energy: cannot start a thread");
     if (status == TAMIS_OK)
         *out = e;
@@ -256,12 +256,12 @@ static void stop(tamis_energy *e) {
 }
 
 /* From here on this thread is alone with the meter. The last chunk ends now. */
-static void finish(tamis_energy *e) {
+static void meter_finish(tamis_energy *e) {
     uint64_t until_ns = tam_clock_ns() + LAST_READING_NS;
     for (uint32_t s = 0; s < e->nsamplers; s++)
         tam_sampler_hurry(e->samplers[s], until_ns);
     e->told_ns = tam_meter_mark(e, &e->windows[TAM_METER_WINDOWS], true);
-    while (advance(e, true))
+    while (meter_advance(e, true))
         continue;
     tam_meter_summary(e);
 }
@@ -271,6 +271,6 @@ void tamis_energy_destroy(tamis_energy *e) {
     if (!e || e->pid != (int)getpid())
         return; /* a child that was forked has no threads, and the file is its parent's */
     stop(e);
-    finish(e);
+    meter_finish(e);
     free_parts(e);
 }

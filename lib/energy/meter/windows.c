@@ -47,7 +47,7 @@ void tamis_energy_step(tamis_energy *e, const tamis_stats *stats) {
     atomic_store(&e->told.residual_norm, stats->residual_norm);
 }
 
-static tamis_status check(const tamis_energy *e, const void *argument, const char *call) {
+static tamis_status windows_check(const tamis_energy *e, const void *argument, const char *call) {
     TAM_TRY(tam_meter_present(e, call));
     return argument ? TAMIS_OK : tam_fail(TAMIS_E_ARGUMENT, "%s: the last argument is NULL", call);
 }
@@ -79,7 +79,7 @@ tamis_status tamis_energy_domain_at(tamis_energy *e, uint32_t index, tamis_energ
     TAM_FENV_HELD();
     tamis_energy_domain own;
     tam_energy_domain now;
-    TAM_TRY(check(e, out, "tamis_energy_domain_at"));
+    TAM_TRY(windows_check(e, out, "tamis_energy_domain_at"));
     if (index >= e->nchannels)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_energy_domain_at: domain %u is out of range: there are %u", index,
@@ -94,7 +94,7 @@ tamis_status tamis_energy_domain_at(tamis_energy *e, uint32_t index, tamis_energ
 
 tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
     TAM_FENV_HELD();
-    TAM_TRY(check(e, out, "tamis_energy_read"));
+    TAM_TRY(windows_check(e, out, "tamis_energy_read"));
     pthread_mutex_lock(&e->lock);
     tamis_energy_totals own = e->run.totals;
     tam_totals_join(&own, &e->earlier);
@@ -106,7 +106,7 @@ tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
 tamis_status tamis_energy_resume(tamis_energy *e, const tamis_energy_totals *earlier) {
     TAM_FENV_HELD();
     tamis_energy_totals own = TAMIS_ENERGY_TOTALS_INIT;
-    TAM_TRY(check(e, earlier, "tamis_energy_resume"));
+    TAM_TRY(windows_check(e, earlier, "tamis_energy_resume"));
     TAM_TRY(tam_struct_copy("tamis_energy_totals", &own, sizeof own, sizeof own, earlier));
     if (!tam_totals_sound(&own))
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_resume: the joules of phases and the "
@@ -120,7 +120,7 @@ tamis_status tamis_energy_resume(tamis_energy *e, const tamis_energy_totals *ear
 /* -- windows ---------------------------------------------------------------------------------- */
 
 tamis_status tamis_energy_window_begin(tamis_energy *e, const char *name, uint32_t *out) {
-    TAM_TRY(check(e, out, "tamis_energy_window_begin"));
+    TAM_TRY(windows_check(e, out, "tamis_energy_window_begin"));
     pthread_mutex_lock(&e->lock);
     uint32_t i = 0;
     while (i < TAM_METER_WINDOWS && e->windows[i].state != TAM_WINDOW_FREE)
@@ -192,8 +192,8 @@ static void free_window(tamis_energy *e, tam_window *w) {
 }
 
 /* With the lock held. @param out  NULL: nobody wants to know */
-static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until_ns,
-                                tamis_energy_totals *out) {
+static tamis_status windows_take_result(tamis_energy *e, uint32_t window, uint64_t until_ns,
+                                        tamis_energy_totals *out) {
     static const char call[] = "tamis_energy_window_result";
     tam_window *w = NULL;
     TAM_TRY(find_window(e, call, window, &w));
@@ -216,7 +216,7 @@ tamis_status tamis_energy_window_result(tamis_energy *e, uint32_t window, uint32
     TAM_TRY(tam_meter_present(e, "tamis_energy_window_result"));
     uint64_t until_ns = tam_clock_ns() + (uint64_t)wait_ms * 1000000u;
     pthread_mutex_lock(&e->lock);
-    tamis_status status = take_result(e, window, until_ns, out);
+    tamis_status status = windows_take_result(e, window, until_ns, out);
     pthread_mutex_unlock(&e->lock);
     return status;
 }

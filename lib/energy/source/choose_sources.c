@@ -25,8 +25,9 @@ static tamis_status no_source(const char *name) {
                     known);
 }
 
-static tamis_status choose(const tam_energy_source *source, const char *names, uint32_t most,
-                           const tam_energy_source **out, uint32_t *n) {
+static tamis_status choose_sources_choose(const tam_energy_source *source, const char *names,
+                                          uint32_t most, const tam_energy_source **out,
+                                          uint32_t *n) {
     for (uint32_t i = 0; i < *n; i++) {
         if (out[i] == source)
             return tam_fail(TAMIS_E_ARGUMENT, "energy: sources \"%s\" names %s twice", names,
@@ -44,7 +45,7 @@ tamis_status tam_energy_sources_choose(const char *names, uint32_t most,
     bool all = strcmp(names, "auto") == 0;
     *out_n = 0;
     for (size_t i = 0; all && i < ROWS; i++)
-        TAM_TRY(choose(table[i], names, most, out, out_n));
+        TAM_TRY(choose_sources_choose(table[i], names, most, out, out_n));
     if (all || strcmp(names, "none") == 0)
         return TAMIS_OK;
     for (const char *rest = names; rest && *rest;) {
@@ -53,7 +54,8 @@ tamis_status tam_energy_sources_choose(const char *names, uint32_t most,
         rest = tam_energy_item(rest, name, sizeof name);
         while (i < ROWS && strcmp(table[i]->name, name) != 0)
             i++;
-        TAM_TRY(i < ROWS ? choose(table[i], names, most, out, out_n) : no_source(name));
+        TAM_TRY(i < ROWS ? choose_sources_choose(table[i], names, most, out, out_n)
+                         : no_source(name));
     }
     return TAMIS_OK;
 }

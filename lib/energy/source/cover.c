@@ -17,7 +17,7 @@ typedef struct list {
 } list;
 
 /* What has broken down before it ever counted is no part of a sum. */
-static bool usable(const tam_energy_domain *d) {
+static bool cover_usable(const tam_energy_domain *d) {
     return d->status == TAMIS_ENERGY_OK || d->total_uj > 0;
 }
 
@@ -30,7 +30,7 @@ static bool same_source(const tam_energy_domain *a, const tam_energy_domain *b) 
  * usable counts. */
 static bool contains_by_kind(const tam_energy_domain *a, const tam_energy_domain *b) {
     tamis_energy_kind outer = a->sensor.kind, inner = b->sensor.kind;
-    if (outer == inner && a > b && usable(b))
+    if (outer == inner && a > b && cover_usable(b))
         return false;
     if (outer == TAMIS_ENERGY_NODE)
         return true;
@@ -42,7 +42,7 @@ static bool contains_by_kind(const tam_energy_domain *a, const tam_energy_domain
            tam_energy_is_processor(inner);
 }
 
-static const tam_energy_domain *find(const list *l, const char *id) {
+static const tam_energy_domain *cover_find(const list *l, const char *id) {
     for (uint32_t i = 0; id[0] && i < l->count; i++) {
         if (strcmp(l->domains[i].sensor.id, id) == 0)
             return &l->domains[i];
@@ -55,7 +55,7 @@ static bool contains(const list *l, const tam_energy_domain *outer, const tam_en
     for (uint32_t depth = 0; d && depth <= l->count; depth++) {
         if (outer != d && contains_by_kind(outer, d))
             return true;
-        d = find(l, d->sensor.inside);
+        d = cover_find(l, d->sensor.inside);
         if (d == outer)
             return true;
     }
@@ -65,7 +65,7 @@ static bool contains(const list *l, const tam_energy_domain *outer, const tam_en
 static bool is_contained(const list *l, const tam_energy_domain *d) {
     for (uint32_t i = 0; i < l->count; i++) {
         const tam_energy_domain *outer = &l->domains[i];
-        if (outer != d && usable(outer) && contains(l, outer, d))
+        if (outer != d && cover_usable(outer) && contains(l, outer, d))
             return true;
     }
     return false;
@@ -79,11 +79,11 @@ bool tam_domain_contains(const tam_energy_domain *domains, uint32_t n, uint32_t 
 
 /* What the sum lacks because of one domain; "" if nothing. If a package cannot be read,
  * its cores need not be named as well. */
-static void explain(const list *l, uint32_t i, bool counted, char line[TAMIS_ENERGY_TEXT]) {
+static void cover_explain(const list *l, uint32_t i, bool counted, char line[TAMIS_ENERGY_TEXT]) {
     const tam_energy_domain *d = &l->domains[i];
-    const tam_energy_domain *outer = find(l, d->sensor.inside);
+    const tam_energy_domain *outer = cover_find(l, d->sensor.inside);
     line[0] = '\0';
-    if (!counted && (is_contained(l, d) || (outer && !usable(outer))))
+    if (!counted && (is_contained(l, d) || (outer && !cover_usable(outer))))
         return;
     if (d->status != TAMIS_ENERGY_OK)
         tam_energy_say(line, "%s: %s", d->sensor.id, d->reason);
@@ -93,14 +93,14 @@ static void explain(const list *l, uint32_t i, bool counted, char line[TAMIS_ENE
 }
 
 /* As many as there is room for, with a note of how many more. */
-static void name_missing(const list *l, const bool *counted, char *missing) {
+static void cover_name_missing(const list *l, const bool *counted, char *missing) {
     enum { NOTE = 16 };
     char line[TAMIS_ENERGY_TEXT];
     uint32_t more = 0;
     size_t used = 0;
     missing[0] = '\0';
     for (uint32_t i = 0; i < l->count; i++) {
-        explain(l, i, counted[i], line);
+        cover_explain(l, i, counted[i], line);
         size_t length = strlen(line);
         if (length == 0)
             continue;
@@ -118,6 +118,6 @@ static void name_missing(const list *l, const bool *counted, char *missing) {
 void tam_domain_cover(const tam_energy_domain *domains, uint32_t n, bool *counted, char *missing) {
     list l = {domains, n};
     for (uint32_t i = 0; i < n; i++)
-        counted[i] = usable(&domains[i]) && !is_contained(&l, &domains[i]);
-    name_missing(&l, counted, missing);
+        counted[i] = cover_usable(&domains[i]) && !is_contained(&l, &domains[i]);
+    cover_name_missing(&l, counted, missing);
 }

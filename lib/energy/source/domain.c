@@ -14,7 +14,7 @@ enum { QUICK = 8 }; /* changes in a row: it ticks faster than it is read */
 #define STALE_NS (2 * SECOND)
 #define GAP_NS (2 * SECOND) /* of power: nobody knows what was drawn in a longer one */
 
-static double seconds(uint64_t ns) {
+static double domain_seconds(uint64_t ns) {
     return (double)ns * 1e-9;
 }
 
@@ -39,7 +39,7 @@ enum { TICKS = sizeof((tam_energy_domain *)NULL)->ticks / sizeof(double), TICKS_
 
 /* The mean over all, for errors of single dates cancel in it; some have missed ticks in them. */
 static void learn_tick(tam_energy_domain *d, uint64_t interval_ns) {
-    d->ticks[d->nticks++ % TICKS] = seconds(interval_ns);
+    d->ticks[d->nticks++ % TICKS] = domain_seconds(interval_ns);
     uint32_t known = d->nticks < TICKS ? d->nticks : TICKS;
     if (known < TICKS_MIN)
         return;
@@ -66,8 +66,8 @@ static uint64_t doubt_of_next(const tam_energy_domain *d) {
 static bool follows(const tam_energy_domain *d, uint64_t raw, uint64_t read_ns, uint64_t changed_ns,
                     const tam_energy_reading *r, uint64_t *gain) {
     double margin_s = d->tick_s > 0.0 ? 0.1 + 2.0 * d->tick_s : 2.0;
-    double most_uj = 1e6 * d->sensor.most_w * (seconds(r->at_ns - changed_ns) + margin_s);
-    double unseen_uj = 1e6 * d->sensor.most_w * seconds(r->at_ns - read_ns);
+    double most_uj = 1e6 * d->sensor.most_w * (domain_seconds(r->at_ns - changed_ns) + margin_s);
+    double unseen_uj = 1e6 * d->sensor.most_w * domain_seconds(r->at_ns - read_ns);
     uint64_t range = d->sensor.range_uj;
     if (r->value < raw && range == 0)
         return false;
@@ -100,7 +100,8 @@ static uint64_t date_change(const tam_energy_domain *d, const tam_energy_reading
         return high_ns;
     }
     if (d->tick_s > 0.0) {
-        double ticks = (double)(uint64_t)(seconds(high_ns - d->changed_ns) / d->tick_s + 0.5);
+        double ticks =
+            (double)(uint64_t)(domain_seconds(high_ns - d->changed_ns) / d->tick_s + 0.5);
         uint64_t expected_ns = d->changed_ns + to_ns(d->tick_s * (ticks > 1.0 ? ticks : 1.0));
         uint64_t doubt_ns = doubt_of_next(d);
         if (expected_ns - doubt_ns < high_ns && expected_ns + doubt_ns > low_ns) {
@@ -112,8 +113,8 @@ static uint64_t date_change(const tam_energy_domain *d, const tam_energy_reading
     return low_ns + (high_ns - low_ns) / 2;
 }
 
-static void accept(tam_energy_domain *d, const tam_energy_reading *r, uint64_t uj,
-                   tam_energy_gain *out) {
+static void domain_accept(tam_energy_domain *d, const tam_energy_reading *r, uint64_t uj,
+                          tam_energy_gain *out) {
     uint64_t err_ns, when_ns = date_change(d, r, &err_ns);
     *out = (tam_energy_gain){d->changed_ns, when_ns, uj};
     if (d->moved) /* else the first tick began before it was looked at */
@@ -134,14 +135,14 @@ static void accept(tam_energy_domain *d, const tam_energy_reading *r, uint64_t u
 static bool restart(tam_energy_domain *d, const tam_energy_reading *r, uint64_t uj,
                     tam_energy_gain *out) {
     unsigned long long from = d->raw, to = d->doubt;
-    double within_s = seconds(d->doubt_ns - d->read_ns);
+    double within_s = domain_seconds(d->doubt_ns - d->read_ns);
     d->resets++;
     d->raw = d->doubt;
     d->read_ns = d->changed_ns = d->doubt_ns;
     d->changed_err_ns = 0;
     d->has_doubt = d->still = d->moved = false;
     if (uj > 0)
-        accept(d, r, uj, out);
+        domain_accept(d, r, uj, out);
     d->status = TAMIS_ENERGY_RESET;
     tam_energy_say(d->reason,
                    "went from %llu to %llu uJ in %.1f s: reset (driver reloaded?), or wrapped "
@@ -159,17 +160,17 @@ static void take_unchanged(tam_energy_domain *d, const tam_energy_reading *r) {
     d->has_doubt = false;
     d->streak = 0;
     d->read_ns = r->at_ns;
-    if (seconds(still_ns) > (limit_s > ticks_s ? limit_s : ticks_s)) {
+    if (domain_seconds(still_ns) > (limit_s > ticks_s ? limit_s : ticks_s)) {
         d->status = TAMIS_ENERGY_FROZEN;
         tam_energy_say(d->reason, "has been stuck at %llu uJ for %.0f s: asleep, off or broken%s%s",
-                       (unsigned long long)d->raw, seconds(still_ns),
+                       (unsigned long long)d->raw, domain_seconds(still_ns),
                        d->sensor.reason[0] ? "; " : "", d->sensor.reason);
     } else if (d->status != TAMIS_ENERGY_RESET) {
         set_status(d, TAMIS_ENERGY_OK, "");
     }
 }
 
-static void begin(tam_energy_domain *d, const tam_energy_reading *r) {
+static void domain_begin(tam_energy_domain *d, const tam_energy_reading *r) {
     d->has_raw = true;
     d->raw = r->value;
     d->watts_uw = d->sensor.power ? r->value : 0;
@@ -186,7 +187,7 @@ static bool take_counter(tam_energy_domain *d, const tam_energy_reading *r, tam_
         return false;
     }
     if (!d->has_raw) {
-        begin(d, r);
+        domain_begin(d, r);
         return false;
     }
     if (r->value == d->raw) {
@@ -194,7 +195,7 @@ static bool take_counter(tam_energy_domain *d, const tam_energy_reading *r, tam_
         return false;
     }
     if (follows(d, d->raw, d->read_ns, d->changed_ns, r, &uj)) {
-        accept(d, r, uj, out);
+        domain_accept(d, r, uj, out);
         return true;
     }
     if (d->has_doubt && follows(d, d->doubt, d->doubt_ns, d->doubt_ns, r, &uj))
@@ -230,27 +231,27 @@ static bool take_power(tam_energy_domain *d, const tam_energy_reading *r, tam_en
     uint64_t gap_ns = r->at_ns - d->read_ns;
     bool first = !d->has_raw;
     if (first || gap_ns > tam_max(GAP_NS, to_ns(20.0 * d->sensor.period_s))) {
-        begin(d, r);
+        domain_begin(d, r);
         if (first)
             return false;
         d->resets++;
         d->status = TAMIS_ENERGY_RESET;
         tam_energy_say(d->reason,
                        "no power was read for %.1f s; the energy of that time is not counted",
-                       seconds(gap_ns));
+                       domain_seconds(gap_ns));
         return false;
     }
     *out = (tam_energy_gain){d->read_ns, r->at_ns, integrate(d, r->value, gap_ns)};
     learn_tick(d, gap_ns);
     d->total_uj += out->uj;
     d->moved = true;
-    begin(d, r);
+    domain_begin(d, r);
     return out->uj > 0;
 }
 
 /* -- answers ---------------------------------------------------------------------------------- */
 
-static void fail(tam_energy_domain *d, const tam_energy_reading *r) {
+static void domain_fail(tam_energy_domain *d, const tam_energy_reading *r) {
     bool gone = r->status == TAMIS_ENERGY_ABSENT && d->has_raw;
     if (r->status == TAMIS_ENERGY_GARBLED || r->status == TAMIS_ENERGY_UNSUPPORTED)
         d->least_ns = tam_min(SPACING_MAX_NS, 2 * d->least_ns);
@@ -263,7 +264,7 @@ bool tam_domain_take(tam_energy_domain *d, const tam_energy_reading *reading,
     r.at_ns = tam_max(r.at_ns, d->read_ns); /* time stamps may be late */
     d->heard_ns = tam_max(r.at_ns, d->heard_ns);
     if (r.status != TAMIS_ENERGY_OK) {
-        fail(d, &r);
+        domain_fail(d, &r);
         return false;
     }
     return d->sensor.power ? take_power(d, &r, out) : take_counter(d, &r, out);
@@ -277,7 +278,7 @@ void tam_domain_age(tam_energy_domain *d, uint64_t now_ns) {
         return;
     d->status = TAMIS_ENERGY_STALE;
     tam_energy_say(d->reason, "no answer for %.1f s: its driver hangs, or the machine is too busy",
-                   seconds(now_ns - d->heard_ns));
+                   domain_seconds(now_ns - d->heard_ns));
 }
 
 /* -- when to read ----------------------------------------------------------------------------- */

@@ -49,7 +49,7 @@ static void look_for_freshness(item *it) {
 }
 
 /* What is absent or denied is never read; what else fails may answer later, so reading tells. */
-static void try_sensor(tam_energy_sensor *sensor, item *it) {
+static void file_try_sensor(tam_energy_sensor *sensor, item *it) {
     char text[TAM_PATH_TEXT], why[TAMIS_ENERGY_TEXT];
     tamis_energy_status status = tam_path_read(it->path, text, why);
     if (status == TAMIS_ENERGY_ABSENT || status == TAMIS_ENERGY_DENIED)
@@ -59,7 +59,8 @@ static void try_sensor(tam_energy_sensor *sensor, item *it) {
 
 /* @param number  in the list: its name where it has none, or one that came before, which would be a
  * domain counted twice */
-static void refuse(tam_energy_found *found, uint32_t number, const char *what, const char *text) {
+static void file_refuse(tam_energy_found *found, uint32_t number, const char *what,
+                        const char *text) {
     char name[24];
     snprintf(name, sizeof name, "%u", number);
     tam_energy_break(tam_energy_add(found, name, TAMIS_ENERGY_OTHER, sizeof(item)),
@@ -71,13 +72,14 @@ static void add_item(const tamis_energy_config *config, tam_energy_found *found,
                      char *text) {
     char *path = strchr(text, '='), *colon = strrchr(text, ':');
     if (!path || path == text || path - text > 48 || !colon || colon <= path + 1) {
-        refuse(found, number, "an item is not name=path:unit (name: at most 48 letters)", text);
+        file_refuse(found, number, "an item is not name=path:unit (name: at most 48 letters)",
+                    text);
         return;
     }
     *path++ = '\0';
     *colon++ = '\0';
     if (tam_energy_find_sensor(found, text)) {
-        refuse(found, number, "two items have the same name", text);
+        file_refuse(found, number, "two items have the same name", text);
         return;
     }
     tam_energy_sensor *sensor = tam_energy_add(found, text, tam_energy_kind_of(text), sizeof(item));
@@ -92,7 +94,7 @@ static void add_item(const tamis_energy_config *config, tam_energy_found *found,
     else if (!tam_path_under(config, path, it->path))
         tam_energy_break(sensor, TAMIS_ENERGY_FAILED, "its path is too long: %s", path);
     else
-        try_sensor(sensor, it);
+        file_try_sensor(sensor, it);
 }
 
 static void find_files(const tamis_energy_config *config, tam_energy_found *found) {

@@ -46,23 +46,23 @@ static const char *const phases[TAMIS_ENERGY_PHASES] = {
     [TAMIS_ENERGY_USER + 9] = "user9",    [TAMIS_ENERGY_IDLE] = "idle",
 };
 
-static const char *choose(const char *const *names, uint32_t count, uint32_t number) {
+static const char *names_choose(const char *const *names, uint32_t count, uint32_t number) {
     return number < count && names[number] ? names[number] : "";
 }
 
 const char *tamis_energy_kind_name(tamis_energy_kind kind) {
-    return choose(kinds, TAMIS_ENERGY_KINDS, (uint32_t)kind);
+    return names_choose(kinds, TAMIS_ENERGY_KINDS, (uint32_t)kind);
 }
 
 const char *tamis_energy_status_name(tamis_energy_status status) {
-    return choose(statuses, TAMIS_ENERGY_STATUSES, (uint32_t)status);
+    return names_choose(statuses, TAMIS_ENERGY_STATUSES, (uint32_t)status);
 }
 
 const char *tamis_energy_method_name(tamis_energy_method method) {
-    return choose(methods, TAMIS_ENERGY_METHODS, (uint32_t)method);
+    return names_choose(methods, TAMIS_ENERGY_METHODS, (uint32_t)method);
 }
 
 const char *tamis_energy_phase_name(uint32_t phase) {
     return phase < TAMIS_PHASES ? tamis_phase_name((tamis_phase)phase)
-                                : choose(phases, TAMIS_ENERGY_PHASES, phase);
+                                : names_choose(phases, TAMIS_ENERGY_PHASES, phase);
 }

@@ -105,8 +105,8 @@ static const char *load_functions(nvml *self) {
 }
 
 /* What a code other than OK means, and what to do. @param what  the function that returned it */
-static tamis_energy_status explain(const nvml *self, int code, const char *what,
-                                   char reason[TAMIS_ENERGY_TEXT]) {
+static tamis_energy_status nvml_explain(const nvml *self, int code, const char *what,
+                                        char reason[TAMIS_ENERGY_TEXT]) {
     static const struct {
         int code;
         tamis_energy_status status;
@@ -179,12 +179,12 @@ static bool is_unsupported(int code) {
 
 static void mark_broken(const nvml *self, tam_energy_sensor *sensor, int code, const char *what) {
     char reason[TAMIS_ENERGY_TEXT];
-    tamis_energy_status status = explain(self, code, what, reason);
+    tamis_energy_status status = nvml_explain(self, code, what, reason);
     tam_energy_break(sensor, status, "%s", reason);
 }
 
 /* The counter, else power, else why not. What fails otherwise may answer later: reading tells. */
-static void try_sensor(gpu *g, tam_energy_sensor *sensor) {
+static void nvml_try_sensor(gpu *g, tam_energy_sensor *sensor) {
     unsigned long long mj;
     unsigned mw;
     g->fields = g->module && read_module(g, &mj) == NVML_OK;
@@ -209,7 +209,7 @@ static void try_sensor(gpu *g, tam_energy_sensor *sensor) {
 /* -- which GPUs ------------------------------------------------------------------------------- */
 
 /* The one domain that says what is wrong with all. */
-static tam_energy_sensor *add_nothing(tam_energy_found *found) {
+static tam_energy_sensor *nvml_add_nothing(tam_energy_found *found) {
     return tam_energy_add(found, "", TAMIS_ENERGY_GPU, sizeof(gpu));
 }
 
@@ -250,7 +250,7 @@ static void add_gpu(tam_energy_found *found, const char *name, nvml_device devic
         tam_energy_add(found, uuid, g.module ? TAMIS_ENERGY_MODULE : TAMIS_ENERGY_GPU, sizeof g);
     if (!sensor)
         return;
-    try_sensor(&g, sensor);
+    nvml_try_sensor(&g, sensor);
     *(gpu *)sensor->own = g;
 }
 
@@ -264,7 +264,7 @@ static void add_all(tam_energy_found *found) {
         return;
     }
     if (count == 0)
-        tam_energy_break(add_nothing(found), TAMIS_ENERGY_ABSENT,
+        tam_energy_break(nvml_add_nothing(found), TAMIS_ENERGY_ABSENT,
                          "the driver is loaded but shows no GPU: was one given to the container?");
     for (unsigned i = 0; i < count; i++) {
         nvml_device device;
@@ -312,13 +312,13 @@ static void find_nvml(const tamis_energy_config *config, tam_energy_found *found
     self->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!self->library) {
         const char *why = dlerror();
-        tam_energy_break(add_nothing(found), TAMIS_ENERGY_ABSENT, "no library: %s",
+        tam_energy_break(nvml_add_nothing(found), TAMIS_ENERGY_ABSENT, "no library: %s",
                          why ? why : path);
         return;
     }
     const char *missing = load_functions(self);
     if (missing) {
-        tam_energy_break(add_nothing(found), TAMIS_ENERGY_UNSUPPORTED,
+        tam_energy_break(nvml_add_nothing(found), TAMIS_ENERGY_UNSUPPORTED,
                          "the library has no function %s: %s", missing, path);
         return;
     }
@@ -349,7 +349,7 @@ static void read_nvml(void *own, tam_energy_reading *out) {
                        : g->fields ? "nvmlDeviceGetFieldValues"
                                    : "nvmlDeviceGetTotalEnergyConsumption";
     if (code != NVML_OK) {
-        out->status = explain(g->nvml, code, what, out->reason);
+        out->status = nvml_explain(g->nvml, code, what, out->reason);
     } else if (__builtin_mul_overflow(g->power ? mw : (uint64_t)mj, 1000u, &out->value)) {
         out->status = TAMIS_ENERGY_GARBLED;
         tam_energy_say(out->reason, "%llu mJ is not a plausible count of a GPU", mj);

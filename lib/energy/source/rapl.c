@@ -47,7 +47,7 @@ static void read_enabled(tam_energy_sensor *sensor, const char *class, const cha
 }
 
 /* What fails otherwise may answer later: reading tells. */
-static void try_sensor(tam_energy_sensor *sensor, const char *class, const char *folder) {
+static void rapl_try_sensor(tam_energy_sensor *sensor, const char *class, const char *folder) {
     char why[TAMIS_ENERGY_TEXT];
     uint64_t uj;
     tamis_energy_status status = tam_path_number(((zone *)sensor->own)->counter, &uj, why);
@@ -72,7 +72,7 @@ static int is_zone(const struct dirent *entry) {
 }
 
 /* Parents before their children. A zone that is found twice is one counter: registers first. */
-static int compare(const struct dirent **a, const struct dirent **b) {
+static int rapl_compare(const struct dirent **a, const struct dirent **b) {
     int registers = is_register((*b)->d_name) - is_register((*a)->d_name);
     return registers ? registers : strcmp((*a)->d_name, (*b)->d_name);
 }
@@ -112,7 +112,7 @@ static void add_zone(tam_energy_found *found, const char *class, const char *fol
         tam_energy_break(sensor, TAMIS_ENERGY_UNSUPPORTED,
                          "zone \"%.24s\": its parent is unknown: %s", name, z.counter);
     else
-        try_sensor(sensor, class, folder);
+        rapl_try_sensor(sensor, class, folder);
 }
 
 /* -- what contains what ----------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ static void set_parent(const tam_energy_found *found, tam_energy_sensor *sensor)
 /* -- the source ------------------------------------------------------------------------------- */
 
 /* Nothing was found: one domain that says so. */
-static void add_nothing(tam_energy_found *found, int error, const char *class) {
+static void rapl_add_nothing(tam_energy_found *found, int error, const char *class) {
     char why[TAMIS_ENERGY_TEXT];
     tam_energy_sensor *sensor = tam_energy_add(found, "", TAMIS_ENERGY_PACKAGE, sizeof(zone));
     if (error && error != ENOENT)
@@ -163,7 +163,7 @@ static void find_rapl(const tamis_energy_config *config, tam_energy_found *found
     char class[TAM_PATH_BYTES];
     struct dirent **folders = NULL;
     bool fits = tam_path_under(config, POWERCAP, class);
-    int count = fits ? scandir(class, &folders, is_zone, compare) : -1;
+    int count = fits ? scandir(class, &folders, is_zone, rapl_compare) : -1;
     int error = count >= 0 ? 0 : fits ? errno : ENAMETOOLONG;
     for (int i = 0; i < count; i++) {
         add_zone(found, class, folders[i]->d_name);
@@ -173,7 +173,7 @@ static void find_rapl(const tamis_energy_config *config, tam_energy_found *found
     for (uint32_t i = 0; i < found->n; i++)
         set_parent(found, &found->sensors[i]);
     if (found->n == 0)
-        add_nothing(found, error, class);
+        rapl_add_nothing(found, error, class);
 }
 
 static void read_rapl(void *own, tam_energy_reading *out) {

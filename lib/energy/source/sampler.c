@@ -37,7 +37,7 @@ struct tam_sampler {
     uint64_t asked, served; /* hurries */
 };
 
-static void release(tam_sampler *s) {
+static void sampler_release(tam_sampler *s) {
     tam_energy_close(&s->found);
     for (int i = 0; i < TEXTS; i++)
         tam_free(s->texts[i]);
@@ -133,7 +133,7 @@ static void read_on(tam_sampler *s) {
     }
 }
 
-static void *drive(void *opaque) {
+static void *sampler_drive(void *opaque) {
     tam_sampler *s = opaque;
     s->status = tam_energy_find(&s->source, &s->config, &s->found);
     bool some = s->status == TAMIS_OK && take_found(s);
@@ -147,7 +147,7 @@ static void *drive(void *opaque) {
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
     if (left) /* the driver has come back after all */
-        release(s);
+        sampler_release(s);
     return NULL;
 }
 
@@ -165,7 +165,8 @@ static bool copy_texts(tam_sampler *s) {
     return true;
 }
 
-static tam_sampler *start(const tam_energy_source *source, const tamis_energy_config *config) {
+static tam_sampler *sampler_start(const tam_energy_source *source,
+                                  const tamis_energy_config *config) {
     tam_sampler *s = tam_alloc(sizeof *s);
     if (!s || !tam_lock_open(&s->lock, &s->changed)) {
         tam_free(s);
@@ -174,9 +175,9 @@ static tam_sampler *start(const tam_energy_source *source, const tamis_energy_co
     s->source = *source;
     s->found.source = &s->source;
     s->config = *config;
-    if (copy_texts(s) && tam_thread_start(&s->thread, drive, s))
+    if (copy_texts(s) && tam_thread_start(&s->thread, sampler_drive, s))
         return s;
-    release(s);
+    sampler_release(s);
     return NULL;
 }
 
@@ -204,7 +205,7 @@ static void find_silent(const tamis_energy_config *config, tam_energy_found *fou
 /* What stands in for a source that did not answer. */
 static tam_sampler *start_silent(const char *name, const tamis_energy_config *config) {
     tam_energy_source silent = {.name = name, .find = find_silent};
-    tam_sampler *s = start(&silent, config);
+    tam_sampler *s = sampler_start(&silent, config);
     if (s && await(s, &s->ready, UINT64_MAX) && s->status == TAMIS_OK)
         tam_log(TAM_WARN, "energy: %s: %s", name, s->slots[0].domain.reason);
     return s;
@@ -212,7 +213,7 @@ static tam_sampler *start_silent(const char *name, const tamis_energy_config *co
 
 tamis_status tam_sampler_open(const tam_energy_source *source, const tamis_energy_config *config,
                               uint64_t until_ns, tam_sampler **out) {
-    tam_sampler *s = start(source, config);
+    tam_sampler *s = sampler_start(source, config);
     if (s && !await(s, &s->ready, until_ns))
         s = start_silent(source->name, config);
     if (s && s->status == TAMIS_OK) {
@@ -258,5 +259,5 @@ void tam_sampler_close(tam_sampler *s) {
         return;
     }
     pthread_join(s->thread, NULL);
-    release(s);
+    sampler_release(s);
 }

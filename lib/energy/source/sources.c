@@ -39,7 +39,7 @@ void tam_energy_read(const tam_energy_found *found, const tam_energy_sensor *sen
     out->err_ns = (took_ns + 1) / 2;
 }
 
-static bool reserve(tam_energy_found *found) {
+static bool sources_reserve(tam_energy_found *found) {
     if (found->n < found->capacity)
         return true;
     uint32_t capacity = found->capacity ? 2 * found->capacity : 8;
@@ -64,7 +64,7 @@ tam_energy_sensor *tam_energy_add(tam_energy_found *found, const char *name, tam
         [TAMIS_ENERGY_UNCORE] = 2000.0,  [TAMIS_ENERGY_GPU] = 5000.0,
         [TAMIS_ENERGY_OTHER] = 1e6,
     };
-    void *own = reserve(found) ? tam_alloc(own_bytes) : NULL;
+    void *own = sources_reserve(found) ? tam_alloc(own_bytes) : NULL;
     if (!own) {
         found->lacking = true;
         return NULL;
