@@ -13,30 +13,24 @@
 #include <tamis/tamis.h>
 
 #define BENCH_GRADS "fp32|fp16|bf16" /* in the order of tamis_dtype */
-#define BENCH_OR(NAME, name, number) "|" #name
+#define BENCH_OR(NAME, name, ...) "|" #name
 #define BENCH_VALUES "auto" TAMIS_VALUE_CODECS(BENCH_OR) /* in the order of tamis_value_codec */
 
 /** Bytes of a value as it travels, scales included. @param type  AUTO: float32 */
 static inline double bench_value_bytes(tamis_value_codec type) {
-    _Static_assert(TAMIS_VALUE_END == 6, "a new codec needs its bytes here");
-    static const double bytes[TAMIS_VALUE_END] = {
-        [TAMIS_VALUE_AUTO] = 4,
-        [TAMIS_VALUE_FLOAT32] = 4,
-        [TAMIS_VALUE_BFLOAT16] = 2,
-        [TAMIS_VALUE_INT8] = 1 + 2.0 / 256,
-        [TAMIS_VALUE_FP4] = 0.5 + 2.0 / 256,
-        [TAMIS_VALUE_FP2] = 0.25 + 4.0 / 256,
-    };
+#define BENCH_BYTES(NAME, name, number, bits, scales, SUM)                                         \
+    [number] = (bits) / 8.0 + (scales) / 256.0,
+    static const double bytes[] = {[TAMIS_VALUE_AUTO] = 4, TAMIS_VALUE_CODECS(BENCH_BYTES)};
+#undef BENCH_BYTES
     return bytes[type];
 }
 
 /** Bytes of a value among sums, where AUTO is chosen by the type of the values. */
 static inline double bench_sum_bytes(tamis_value_codec sum, tamis_value_codec type) {
-    if (sum == TAMIS_VALUE_AUTO && type == TAMIS_VALUE_FP4)
-        sum = TAMIS_VALUE_INT8;
-    if (sum == TAMIS_VALUE_AUTO && type == TAMIS_VALUE_FP2)
-        sum = TAMIS_VALUE_FP4;
-    return bench_value_bytes(sum == TAMIS_VALUE_AUTO ? type : sum);
+#define BENCH_SUM(NAME, name, number, bits, scales, SUM) [number] = TAMIS_VALUE_##SUM,
+    static const tamis_value_codec of[] = {TAMIS_VALUE_CODECS(BENCH_SUM)};
+#undef BENCH_SUM
+    return bench_value_bytes(sum == TAMIS_VALUE_AUTO ? of[type] : sum);
 }
 
 static inline size_t bench_type_bytes(tamis_dtype type) {

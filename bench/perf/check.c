@@ -75,12 +75,12 @@ static bool agree(const check *k) {
 
 static bool quantizes(const check *k) {
     const perf_settings *s = k->c->settings;
-    return s->values > TAMIS_VALUE_FLOAT32 || s->sum_values > TAMIS_VALUE_FLOAT32;
+    return bench_value_bytes(s->values) < 4 || bench_sum_bytes(s->sum_values, s->values) < 4;
 }
 
 static bool shares_scales(const check *k) {
     const perf_settings *s = k->c->settings;
-    return s->values > TAMIS_VALUE_BFLOAT16 || s->sum_values > TAMIS_VALUE_BFLOAT16;
+    return bench_value_bytes(s->values) < 2 || bench_sum_bytes(s->sum_values, s->values) < 2;
 }
 
 /* Sums of scaled values have more digits than the residual of the rank that keeps what rounding

@@ -7,7 +7,7 @@
 #define TAMIS_BENCH_SCALE_H
 
 #include "bench/scale/nets.h"
-#include "lib/base/value_codec.h"
+#include "lib/contracts/value_codec.h"
 #include "lib/policy/plan.h"
 
 #include <tamis/tamis.h>

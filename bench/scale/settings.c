@@ -7,7 +7,7 @@
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/common/start.h"
-#include "collectives/exchange/value_codecs.h"
+#include "lib/contracts/value_codec.h"
 
 static const char *const purpose =
     "What a step of the sparse exchange costs as ranks become more: counted from the library's\n"

@@ -9,7 +9,7 @@
 #include "bench/common/measure.h"
 #include "bench/common/random.h"
 #include "bench/common/report.h"
-#include "collectives/exchange/index_codecs.h"
+#include "lib/contracts/index_codec.h"
 #include "lib/base/header.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 #include "collectives/coll/coll.h"
 
 #include "lib/base/hash.h"
-#include "lib/base/tag.h"
+#include "lib/transport/tag.h"
 
 #include <xxhash.h>
 

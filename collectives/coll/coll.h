@@ -21,9 +21,9 @@
 #define TAM_COLL_COLL_H
 
 #include "collectives/coll/envelope.h"
-#include "lib/base/transport.h"
-#include "lib/base/p2p.h"
-#include "lib/base/value_codec.h"
+#include "lib/contracts/transport.h"
+#include "lib/contracts/p2p.h"
+#include "lib/contracts/value_codec.h"
 #include "lib/policy/plan.h"
 
 enum {

@@ -5,7 +5,7 @@
  */
 #include "collectives/coll/drive.h"
 
-#include "lib/base/wait.h"
+#include "lib/transport/wait.h"
 
 #include <stdio.h>
 

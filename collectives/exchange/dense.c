@@ -19,7 +19,7 @@
 #include "collectives/exchange/table.h"
 
 #include "lib/base/half.h"
-#include "lib/base/tag.h"
+#include "lib/transport/tag.h"
 
 #include <math.h>
 

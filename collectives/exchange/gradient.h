@@ -13,7 +13,7 @@
 #ifndef TAM_EXCHANGE_GRADIENT_H
 #define TAM_EXCHANGE_GRADIENT_H
 
-#include "lib/base/exchange.h"
+#include "lib/contracts/exchange.h"
 #include "lib/policy/layout.h"
 
 enum { TAM_GRADIENT_PIECE = 1 << 20 }; /* elements that are staged at a time */

@@ -6,7 +6,7 @@
 #define TAM_EXCHANGE_MERGE_H
 
 #include "collectives/exchange/packet.h"
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 #include "lib/base/tree.h"
 
 /** Ascending indices. */

@@ -7,7 +7,7 @@
 #define TAM_EXCHANGE_NODE_H
 
 #include "collectives/transport/subcomm.h"
-#include "lib/base/exchange.h"
+#include "lib/contracts/exchange.h"
 #include "lib/policy/node_shard.h"
 
 /** Sent after the last chunk: describes what one rank of the node was sent. */

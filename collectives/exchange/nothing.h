@@ -5,7 +5,7 @@
 #ifndef TAM_EXCHANGE_NOTHING_H
 #define TAM_EXCHANGE_NOTHING_H
 
-#include "lib/base/exchange.h"
+#include "lib/contracts/exchange.h"
 
 void tam_nothing_to_limit(void *self);
 tamis_status tam_nothing_to_send(void *self, tam_link *link);

@@ -33,10 +33,10 @@
 #ifndef TAM_EXCHANGE_PACKET_H
 #define TAM_EXCHANGE_PACKET_H
 
-#include "collectives/exchange/index_codecs.h"
-#include "collectives/exchange/value_codecs.h"
+#include "lib/contracts/index_codec.h"
+#include "lib/contracts/value_codec.h"
 #include "lib/base/header.h"
-#include "lib/base/transport.h"
+#include "lib/contracts/transport.h"
 #include "lib/policy/strided.h"
 
 typedef struct tam_packets {

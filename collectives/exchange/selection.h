@@ -10,7 +10,7 @@
 #ifndef TAM_EXCHANGE_SELECTION_H
 #define TAM_EXCHANGE_SELECTION_H
 
-#include "lib/base/exchange.h"
+#include "lib/contracts/exchange.h"
 #include "lib/policy/control.h"
 #include "lib/policy/node_shard.h"
 

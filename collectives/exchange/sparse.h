@@ -10,7 +10,7 @@
 #include "collectives/exchange/nothing.h"
 #include "collectives/exchange/selection.h"
 #include "collectives/exchange/packet.h"
-#include "lib/base/exchange.h"
+#include "lib/contracts/exchange.h"
 
 /** How counters travel (lib/base/header.h): behind headers each rank gets those of all others,
  * which is as fast as can be of few; else one sum is made of them. */

@@ -5,7 +5,7 @@
 #ifndef TAM_EXCHANGE_TABLE_H
 #define TAM_EXCHANGE_TABLE_H
 
-#include "lib/base/exchange.h"
+#include "lib/contracts/exchange.h"
 #include "lib/policy/scheme.h"
 
 #define TAM_EXCHANGE_ROW(NAME, name, word) extern const tam_exchange tam_exchange_##name;

@@ -22,8 +22,9 @@
 #ifndef TAM_EXCHANGE_VALUE_SUM_H
 #define TAM_EXCHANGE_VALUE_SUM_H
 
-#include "collectives/exchange/value_codecs.h"
-#include "lib/base/transport.h"
+#include "lib/base/base.h"
+#include "lib/contracts/value_codec.h"
+#include "lib/contracts/transport.h"
 
 typedef enum tam_sum_way { TAM_SUM_STAGED, TAM_SUM_BY_OWNERS, TAM_SUM_BY_ALL } tam_sum_way;
 

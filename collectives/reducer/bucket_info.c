@@ -4,7 +4,7 @@
  */
 #include "collectives/reducer/reducer.h"
 
-#include "collectives/exchange/index_codecs.h"
+#include "lib/contracts/index_codec.h"
 
 uint32_t tamis_reducer_nbuckets(const tamis_reducer *r) {
     return r ? r->nbuckets : 0;

@@ -5,8 +5,8 @@
  */
 #include "collectives/reducer/reducer.h"
 
-#include "collectives/exchange/index_codecs.h"
-#include "collectives/exchange/value_codecs.h"
+#include "lib/contracts/index_codec.h"
+#include "lib/contracts/value_codec.h"
 #include "collectives/exchange/table.h"
 #include "lib/policy/cost.h"
 

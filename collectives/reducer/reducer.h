@@ -15,7 +15,7 @@
 #include "collectives/transport/handshake.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/calibrate_costs.h"
-#include "lib/base/exchange.h"
+#include "lib/contracts/exchange.h"
 #include "lib/base/options.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"

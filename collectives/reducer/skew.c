@@ -33,7 +33,7 @@ void tam_skew_forget(tamis_reducer *r) {
 }
 
 /* By the least wait of the last steps. A rank that was late in all of them is likely to be late
- * again; if it is not, it is noticed a little later (lib/base/wait.c). If a rank is late only
+ * again; if it is not, it is noticed a little later (lib/transport/wait.c). If a rank is late only
  * sometimes, the minimum is 0. */
 uint64_t tam_skew_expected_ns(const tam_bucket *b, uint64_t begin_ns) {
     enum { EARLY_US = 100, WORTH_US = 500 }; /* to be awake again by then; to be worth it */

@@ -140,10 +140,9 @@ static bool pays_for_rice(const tam_bucket *b) {
  * threads packs are for whoever asks for them, rice is for links that are not fast. */
 static tamis_index_codec stream_plan_choose_index_codec(const tam_bucket *b,
                                                         const tam_packets *packets) {
-    bool slow = packets->index_codec == TAMIS_INDEX_GAP8 ||
-                packets->index_codec == TAMIS_INDEX_BITMAP ||
-                (packets->index_codec == TAMIS_INDEX_RICE && !pays_for_rice(b));
-    if (b->view.index_codec != TAMIS_INDEX_AUTO || !slow)
+    enum tam_index_on_device on_device = tam_index_codec_of(packets->index_codec)->on_device;
+    if (b->view.index_codec != TAMIS_INDEX_AUTO || on_device == TAM_INDEX_FAST ||
+        (on_device == TAM_INDEX_SLOW_LINK && pays_for_rice(b)))
         return packets->index_codec;
     uint64_t words = tam_index_codec_of(TAMIS_INDEX_U32)->bytes(packets->span, packets->capacity);
     uint64_t bytes =

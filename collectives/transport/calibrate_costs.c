@@ -13,7 +13,7 @@
 #include "collectives/transport/calibrate_costs.h"
 
 #include "lib/base/numbers.h"
-#include "lib/base/tag.h"
+#include "lib/transport/tag.h"
 
 #include "lib/base/base.h"
 

@@ -3,7 +3,7 @@
 
 #include "collectives/coll/staged.h"
 
-#include "lib/base/wait.h"
+#include "lib/transport/wait.h"
 #include "lib/base/fenv.h"
 
 #include <errno.h>

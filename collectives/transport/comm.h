@@ -12,7 +12,7 @@
 
 #include "collectives/transport/recorded.h"
 #include "lib/base/sync.h"
-#include "lib/base/transport.h"
+#include "lib/contracts/transport.h"
 #include "lib/policy/cost.h"
 #include "lib/policy/plan.h"
 

@@ -11,7 +11,7 @@
 #include "collectives/transport/local_hub.h"
 #include "collectives/transport/sum.h"
 #include "lib/base/tree.h"
-#include "lib/base/wait.h"
+#include "lib/transport/wait.h"
 
 #include <errno.h>
 #include <stdio.h>

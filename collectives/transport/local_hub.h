@@ -7,7 +7,7 @@
 #define TAM_TRANSPORT_LOCAL_HUB_H
 
 #include "collectives/transport/comm.h"
-#include "lib/base/tag.h"
+#include "lib/transport/tag.h"
 
 /** What a rank posts for an operation. */
 typedef struct tam_posting {

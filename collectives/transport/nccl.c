@@ -23,7 +23,7 @@
 
 #include "collectives/transport/seal.h"
 #include "collectives/transport/sum.h"
-#include "lib/base/wait.h"
+#include "lib/transport/wait.h"
 
 /* -- collectives on device memory ------------------------------------------------------------- */
 

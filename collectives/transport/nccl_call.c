@@ -4,7 +4,7 @@
  */
 #include "collectives/transport/nccl_comm.h"
 
-#include "lib/base/wait.h"
+#include "lib/transport/wait.h"
 
 /* -- words ------------------------------------------------------------------------------------ */
 

@@ -9,7 +9,7 @@
 
 #include "lib/base/base.h"
 #include "collectives/transport/sum.h"
-#include "lib/base/transport.h"
+#include "lib/contracts/transport.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>

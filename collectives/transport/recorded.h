@@ -7,7 +7,7 @@
 #define TAM_TRANSPORT_RECORDED_H
 
 #include "lib/base/flight.h"
-#include "lib/base/transport.h"
+#include "lib/contracts/transport.h"
 
 typedef struct tam_recorded {
     tam_transport row; /* what jobs see; its self is this struct */

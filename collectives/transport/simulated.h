@@ -12,7 +12,7 @@
 #define TAM_TRANSPORT_SIMULATED_H
 
 #include "lib/base/base.h"
-#include "lib/base/p2p.h"
+#include "lib/contracts/p2p.h"
 #include "lib/policy/plan.h"
 
 typedef struct tam_sim_config {

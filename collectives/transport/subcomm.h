@@ -17,7 +17,7 @@
 #ifndef TAM_TRANSPORT_SUBCOMM_H
 #define TAM_TRANSPORT_SUBCOMM_H
 
-#include "lib/base/transport.h"
+#include "lib/contracts/transport.h"
 
 #include <stdbool.h>
 

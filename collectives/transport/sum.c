@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/sum.h"
 
-#include "lib/base/tag.h"
+#include "lib/transport/tag.h"
 #include "lib/base/tree.h"
 
 /* In a gather of their own, whose length is the same whatever the ranks sum. */

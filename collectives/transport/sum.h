@@ -8,7 +8,7 @@
 #define TAM_TRANSPORT_SUM_H
 
 #include "lib/base/base.h"
-#include "lib/base/transport.h"
+#include "lib/contracts/transport.h"
 
 /** All-gather one chunk. *out: what arrived, rank after rank, in memory of the transport. */
 typedef tamis_status (*tam_gather_chunk)(void *self, const void *send, size_t bytes,

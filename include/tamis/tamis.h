@@ -570,7 +570,8 @@ typedef enum tamis_index_codec {
 } tamis_index_codec;
 #undef TAMIS_INDEX_ENUMERATOR
 
-/** Value codecs: how values are encoded in messages, row(NAME, name, number):
+/** Value codecs: how values are encoded in messages, row(NAME, name, number, bits of a value, bytes
+ * of scales for each 256 values, NAME of the codec of their sums):
  *
  *     float32    4 bytes each
  *     bfloat16   2 bytes each
@@ -579,13 +580,13 @@ typedef enum tamis_index_codec {
  *     fp2        2 bits each: a sign and one of two magnitudes, means of 256 values
  */
 #define TAMIS_VALUE_CODECS(row)                                                                    \
-    row(FLOAT32, float32, 1) row(BFLOAT16, bfloat16, 2) row(INT8, int8, 3) row(FP4, fp4, 4)        \
-        row(FP2, fp2, 5)
+    row(FLOAT32, float32, 1, 32, 0, FLOAT32) row(BFLOAT16, bfloat16, 2, 16, 0, BFLOAT16)           \
+        row(INT8, int8, 3, 8, 2, INT8) row(FP4, fp4, 4, 4, 2, INT8) row(FP2, fp2, 5, 2, 4, FP4)
 
 /** How values travel (docs/exchange.md). Rounding errors stay in a residual: late, not lost.
  * AUTO is float32. For a sum AUTO is what costs little beside the values: int8 for fp4, fp4 for
  * fp2, else their own type. */
-#define TAMIS_VALUE_ENUMERATOR(NAME, name, number) TAMIS_VALUE_##NAME = number,
+#define TAMIS_VALUE_ENUMERATOR(NAME, name, number, ...) TAMIS_VALUE_##NAME = number,
 typedef enum tamis_value_codec {
     TAMIS_VALUE_AUTO = 0,
     TAMIS_VALUE_CODECS(TAMIS_VALUE_ENUMERATOR) TAMIS_VALUE_END /* one more than the last */

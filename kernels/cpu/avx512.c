@@ -8,7 +8,7 @@
  */
 #include "kernels/cpu/tile.h"
 
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 #include "lib/base/half.h"
 
 #include <immintrin.h>

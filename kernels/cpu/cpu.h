@@ -5,7 +5,7 @@
 #ifndef TAM_CPU_CPU_H
 #define TAM_CPU_CPU_H
 
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 
 extern const tam_device tam_device_cpu;
 

@@ -7,10 +7,10 @@
 #include "kernels/cpu/tile.h"
 
 #include "lib/base/base.h"
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 #include "lib/base/half.h"
 #include "lib/base/numbers.h"
-#include "lib/base/optimizer.h"
+#include "lib/policy/update_rule.h"
 
 #define INLINE static inline __attribute__((always_inline))
 

@@ -8,7 +8,7 @@
 #define TAM_CPU_SWEEP_H
 
 #include "kernels/cpu/tile.h"
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 
 /** Tiles first to end - 1. */
 typedef struct tam_span {

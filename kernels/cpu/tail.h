@@ -8,7 +8,7 @@
 #include "kernels/cpu/tile.h"
 #include "lib/base/base.h"
 #include "lib/base/half.h"
-#include "lib/base/optimizer.h"
+#include "lib/policy/update_rule.h"
 
 static inline void tam_tail_append(float x, uint32_t index, uint32_t threshold, tam_tile_out *out) {
     uint32_t m = tam_magnitude(x);

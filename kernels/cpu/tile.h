@@ -24,7 +24,7 @@
 #ifndef TAM_CPU_TILE_H
 #define TAM_CPU_TILE_H
 
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 
 #include <stdbool.h>
 #include <stddef.h>

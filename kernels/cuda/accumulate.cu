@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The pass over the gradient: acc = decay * acc + scale * grad, or + what the rule of an update
- * makes of it (lib/base/optimizer.h); candidates and sums of squares, with the bits of
+ * makes of it (lib/policy/update_rule.h); candidates and sums of squares, with the bits of
  * kernels/cpu/tile.h. One warp takes one chunk at a time, without synchronising with others; a lane
  * holds 16 of its elements in registers:
  *
@@ -17,7 +17,7 @@
 #include "kernels/cuda/candidates.cuh"
 #include "kernels/cuda/chunk.cuh"
 #include "lib/base/half.h"
-#include "lib/base/optimizer.h"
+#include "lib/policy/update_rule.h"
 
 /* -- types of gradients: how they are stored, how they are widened ---------------------------- */
 

@@ -46,7 +46,7 @@
 #ifndef TAM_CUDA_CUDA_H
 #define TAM_CUDA_CUDA_H
 
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 #include "lib/base/header.h"
 #include "lib/base/members.h"
 #include "lib/policy/bucket.h"
@@ -98,7 +98,7 @@ typedef struct tam_cuda_update {
     double scale_most; /* of such a scale */
 } tam_cuda_update;
 
-/** A value codec (lib/base/value_codec.h), as kernels know it. All zero: float32. */
+/** A value codec (lib/contracts/value_codec.h), as kernels know it. All zero: float32. */
 typedef struct tam_cuda_value_codec {
     tamis_value_codec type; /* AUTO: float32 */
     uint32_t bits, scale_bytes;

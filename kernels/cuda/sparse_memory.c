@@ -6,8 +6,8 @@
 #include "kernels/cuda/step.h"
 
 #include "lib/base/base.h"
-#include "lib/base/index_code.h"
-#include "lib/base/value_codec.h"
+#include "kernels/codecs/index_code.h"
+#include "lib/contracts/value_codec.h"
 #include "lib/policy/shards.h"
 
 /* -- memory ----------------------------------------------------------------------------------- */

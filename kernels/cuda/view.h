@@ -18,7 +18,7 @@
 #define TAM_CUDA_VIEW_H
 
 #include "kernels/cuda/parameters.h"
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -38,7 +38,7 @@ typedef struct tam_option {
     const char *help;
 } tam_option;
 
-#define TAM_OPTION_WORD_OF(NAME, name, number) "|" #name
+#define TAM_OPTION_WORD_OF(NAME, name, ...) "|" #name
 
 /* row(field, kind, scope, low, high, other, range, help) of tamis_reducer_config. Combinations that
  * are refused: collectives/reducer/refuse.c. */

@@ -6,7 +6,7 @@
 #define TAM_POLICY_BUDGET_H
 
 #include "lib/base/base.h"
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 
 /**
  * Divide k among the groups in proportion to their L2 norms, at least 1, at most all of a group.

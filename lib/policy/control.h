@@ -42,7 +42,7 @@
 #define TAM_POLICY_CONTROL_H
 
 #include "lib/base/base.h"
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 #include "lib/policy/sage.h"
 #include "lib/policy/scheme.h"
 

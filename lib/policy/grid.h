@@ -16,7 +16,7 @@
 #ifndef TAM_POLICY_GRID_H
 #define TAM_POLICY_GRID_H
 
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 #include "lib/policy/layout.h"
 #include "lib/policy/strided.h"
 #include "lib/policy/scheme.h"

@@ -3,8 +3,8 @@
  * Ranks that exchange on the device: their memory, one step, and what must be true after it.
  */
 #include "tests/cuda/exchange_world.h"
-#include "collectives/exchange/index_codecs.h"
-#include "collectives/exchange/value_codecs.h"
+#include "lib/contracts/index_codec.h"
+#include "lib/contracts/value_codec.h"
 #include "tests/cuda/fake.h"
 #include "tests/cuda/rank.h"
 #include <math.h>

@@ -4,7 +4,7 @@
  * the host; what it unpacks, the elements; and of damaged bytes it refuses just those that the host
  * refuses.
  */
-#include "collectives/exchange/index_codecs.h"
+#include "lib/contracts/index_codec.h"
 #include "kernels/cuda/exchange.h"
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"

@@ -11,7 +11,7 @@
  * clang -fsanitize=fuzzer adds a main that searches for new paths; replay.c adds one for other
  * compilers.
  */
-#include "collectives/exchange/index_codecs.h"
+#include "lib/contracts/index_codec.h"
 
 #include <stdlib.h>
 

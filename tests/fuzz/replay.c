@@ -3,7 +3,7 @@
  * replay [FOLDER]: runs the fuzz target on a fixed set of inputs, good encodings and damaged ones,
  * for compilers without a fuzzer. With a folder: writes the good ones there as a fuzzer's seeds.
  */
-#include "collectives/exchange/index_codecs.h"
+#include "lib/contracts/index_codec.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Golden bytes of the value codecs (collectives/exchange/value_codecs.h), made with NumPy from their definitions.
+"""Golden bytes of the value codecs (kernels/codecs/value_codecs.h), made with NumPy from their definitions.
 
     value_codecs.py     write value_codecs.h beside this file
     value_codecs.py --check    compare it with what would be written; exit 77 without NumPy

@@ -92,12 +92,17 @@ def read_includes(tree):
     return includes
 
 
+def folder_of(path):
+    """The device half of a codec lies beside its host half, and belongs to the kernels."""
+    return "kernels/cuda" if path.endswith((".cu", ".cuh")) else os.path.dirname(path)
+
+
 def by_folder(edges):
     folders = collections.defaultdict(set)
     for source, others in edges.items():
         for other in others:
-            if os.path.dirname(other) != os.path.dirname(source):
-                folders[os.path.dirname(source)].add(os.path.dirname(other))
+            if folder_of(other) != folder_of(source):
+                folders[folder_of(source)].add(folder_of(other))
     return folders
 
 

@@ -52,12 +52,14 @@ may_include() { # folder, pattern of what it may include
 }
 may_include include/ '$'
 may_include lib/base/ 'lib/base/'
-may_include lib/policy/ 'lib/(base|policy)/'
+may_include lib/contracts/ 'lib/(base|contracts)/'
+may_include lib/transport/ 'lib/(base|contracts|transport)/'
+may_include lib/policy/ 'lib/(base|contracts|policy)/'
 for folder in source attribute log govern; do
-    may_include "lib/energy/$folder/" "lib/(base|energy/$folder)/"
+    may_include "lib/energy/$folder/" "lib/(base|contracts|energy/$folder)/"
 done
-may_include lib/energy/cluster/ 'lib/(base|energy/(source|cluster))/'
-may_include lib/energy/meter/ 'lib/(base|energy)/'
+may_include lib/energy/cluster/ 'lib/(base|contracts|energy/(source|cluster))/'
+may_include lib/energy/meter/ 'lib/(base|contracts|energy)/'
 may_include kernels/ '(lib|kernels)/'
 may_include collectives/coll/ '(lib|collectives/coll)/'
 may_include collectives/transport/ '(lib|collectives/(coll|transport))/'

@@ -3,7 +3,7 @@
  * Codecs: index codecs change no result and take the promised bytes, states do not
  * depend on them, and all ranks refuse damage to any byte. 16-bit values: test_values.c.
  */
-#include "collectives/exchange/index_codecs.h"
+#include "lib/contracts/index_codec.h"
 #include "collectives/state/state.h"
 #include "collectives/transport/faulty.h"
 #include "lib/base/base.h"

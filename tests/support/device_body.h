@@ -6,7 +6,7 @@
 #ifndef TEST_DEVICE_BODY_H
 #define TEST_DEVICE_BODY_H
 
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 
 /**
  * @param  longest  the longest vector tried; at least 1000. The CPU uses 400,000.

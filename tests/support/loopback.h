@@ -6,7 +6,7 @@
 #ifndef TEST_LOOPBACK_H
 #define TEST_LOOPBACK_H
 
-#include "lib/base/p2p.h"
+#include "lib/contracts/p2p.h"
 
 #include <stdint.h>
 #include <tamis/tamis.h>

@@ -7,7 +7,7 @@
 #define TEST_WORLD_H
 
 #include "lib/base/base.h"
-#include "lib/base/device.h"
+#include "lib/contracts/device.h"
 
 enum { GROUPS = 5, PARTS = 3 };
 

@@ -7,7 +7,7 @@
 
 #include "collectives/coll/coll.h"
 #include "collectives/transport/simulated.h"
-#include "lib/base/tag.h"
+#include "lib/transport/tag.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
 #include "tests/support/ranks.h"
 #include "tests/unit/coll_job.h"
 
-#include "collectives/exchange/value_codecs.h"
+#include "lib/contracts/value_codec.h"
 #include "lib/base/tree.h"
 #include "lib/policy/shards.h"
 

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/coll_job.h"
 
-#include "collectives/exchange/value_codecs.h"
+#include "lib/contracts/value_codec.h"
 
 /* A flipped bit of any message is found by its receiver, and by nobody else. */
 static void a_flipped_bit_is_found_at_its_hop(void **state) {

@@ -3,7 +3,7 @@
  * Index codecs: what comes back is what went in, in as many bytes as promised, and bytes that no
  * list has are refused, whatever they are.
  */
-#include "collectives/exchange/index_codecs.h"
+#include "kernels/codecs/index_codecs.h"
 #include "tests/support/data.h"
 #include <setjmp.h>
 #include <stdarg.h>

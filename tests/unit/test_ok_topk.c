@@ -41,7 +41,7 @@ static tamis_status open_packets(uint32_t rank, size_t capacity, uint64_t n, tam
                        .capacity = capacity,
                        .growing = true,
                        .with_values = true,
-                       .value_codec = &tam_value_float32,
+                       .value_codec = tam_value_codec_of(TAMIS_VALUE_FLOAT32),
                        .index_codec = TAMIS_INDEX_U32,
                        .span = n,
                        .config = 77};

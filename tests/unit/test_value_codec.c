@@ -3,7 +3,7 @@
  * Value codecs: golden bytes and values that NumPy made (value_codecs.py), what rounding takes, and
  * bytes that nobody encoded.
  */
-#include "collectives/exchange/value_codecs.h"
+#include "kernels/codecs/value_codecs.h"
 #include "lib/base/half.h"
 #include "tests/support/data.h"
 #include <float.h>

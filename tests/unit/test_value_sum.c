@@ -2,7 +2,7 @@
  *
  * What rounding takes from a value and from its sum goes to one residual.
  */
-#include "lib/base/value_code.h"
+#include "lib/contracts/value_codec.h"
 
 #include <float.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  *
  * A counter of the application: joules of a rack's meter, of a network card, of a simulation.
  */
-#include "lib/energy/source/source.h"
+#include "lib/contracts/energy_source.h"
 
 typedef struct callback {
     tamis_status (*call)(void *context, uint64_t *out_uj);

@@ -2,7 +2,7 @@
  *
  * Which sources a meter reads: the table, and words that choose from it.
  */
-#include "lib/energy/source/source.h"
+#include "lib/contracts/energy_source.h"
 
 #define TAM_SOURCE_ROW(name) &tam_source_##name,
 static const tam_energy_source *const table[] = {TAMIS_ENERGY_SOURCES(TAM_SOURCE_ROW)};

@@ -9,7 +9,7 @@
 #ifndef TAM_ENERGY_DOMAIN_H
 #define TAM_ENERGY_DOMAIN_H
 
-#include "lib/energy/source/source.h"
+#include "lib/contracts/energy_source.h"
 
 /** What a counter gained between two of its changes, or between the ends of a gap. */
 typedef struct tam_energy_gain {

@@ -10,7 +10,7 @@
  * power being answered for the scope "module". Devices are asked for by UUID or PCI bus id, never
  * by number: CUDA_VISIBLE_DEVICES reorders.
  */
-#include "lib/energy/source/source.h"
+#include "lib/contracts/energy_source.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #ifndef TAM_ENERGY_PATH_H
 #define TAM_ENERGY_PATH_H
 
-#include "lib/energy/source/source.h"
+#include "lib/contracts/energy_source.h"
 
 enum {
     TAM_PATH_BYTES = 512,

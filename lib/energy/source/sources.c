@@ -2,7 +2,7 @@
  *
  * What sources share.
  */
-#include "lib/energy/source/source.h"
+#include "lib/contracts/energy_source.h"
 
 #include <ctype.h>
 #include <stdio.h>
