@@ -15,7 +15,6 @@
  *     gradient   | g0 g1 g2 |   ->   | a0 + s g0   a1 + s g1   a2 + s g2 |   ->   sums over ranks
  */
 #include "collectives/exchange/gradient.h"
-#include "collectives/exchange/nothing.h"
 #include "collectives/exchange/table.h"
 
 #include "lib/base/half.h"
@@ -165,19 +164,10 @@ static tamis_status dense_skip(void *self) {
 }
 
 const tam_exchange tam_exchange_dense = {
-    .traits = TAM_TRAIT_DEVICE,
+    .on_device = TAM_ON_DEVICE_DENSE,
     .open = open_dense,
     .close = close_dense,
-    .limit = tam_nothing_to_limit,
-    .collect = tam_nothing_to_send,
-    .accumulate = tam_nothing_to_do,
-    .plan = tam_nothing_to_send,
-    .select = tam_nothing_to_do,
     .run = run_dense,
     .drop = dense_drop,
-    .apply = tam_nothing_to_do,
     .skip = dense_skip,
-    .state_words = tam_nothing_words,
-    .state = tam_nothing_state,
-    .state_valid = tam_nothing_valid,
 };

@@ -22,7 +22,6 @@
 #include "collectives/exchange/gradient.h"
 #include "collectives/exchange/merge.h"
 #include "collectives/exchange/node.h"
-#include "collectives/exchange/nothing.h"
 #include "collectives/exchange/packet.h"
 #include "collectives/exchange/table.h"
 #include "collectives/transport/subcomm.h"
@@ -173,7 +172,7 @@ static tamis_status open_hierarchical(tam_bucket_view *view, void **out) {
 static void limit(void *self) {
     hierarchical *h = self;
     const tam_bucket_view *v = h->view;
-    h->row->limit(h->inner);
+    tam_exchange_limit(h->row, h->inner);
     tam_packets_limit(&h->packets, tam_budget_max(&v->node_shard->division, v->whole_k));
 }
 
@@ -197,12 +196,12 @@ static tamis_status hierarchical_accumulate(void *self) {
 
 static tamis_status hierarchical_plan(void *self, tam_link *link) {
     hierarchical *h = self;
-    return h->row->plan(h->inner, link);
+    return tam_exchange_send(h->row->plan, h->inner, link);
 }
 
 static tamis_status hierarchical_select_entries(void *self) {
     hierarchical *h = self;
-    return h->row->select(h->inner);
+    return tam_exchange_do(h->row->select, h->inner);
 }
 
 /* -- behind it -------------------------------------------------------------------------------- */
@@ -295,17 +294,17 @@ static uint64_t hierarchical_drop(void *self) {
 
 static tamis_status hierarchical_apply(void *self) {
     hierarchical *h = self;
-    return h->row->apply(h->inner);
+    return tam_exchange_do(h->row->apply, h->inner);
 }
 
 static tamis_status hierarchical_skip(void *self) {
     hierarchical *h = self;
-    return h->row->skip(h->inner);
+    return tam_exchange_do(h->row->skip, h->inner);
 }
 
 const tam_exchange tam_exchange_hierarchical = {
-    .traits = TAM_TRAIT_SELECTS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS |
-              TAM_TRAIT_DEVICE,
+    .traits = TAM_TRAIT_SELECTS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS,
+    .on_device = TAM_ON_DEVICE_NODES,
     .open = open_hierarchical,
     .close = close_hierarchical,
     .limit = limit,
@@ -317,7 +316,4 @@ const tam_exchange tam_exchange_hierarchical = {
     .drop = hierarchical_drop,
     .apply = hierarchical_apply,
     .skip = hierarchical_skip,
-    .state_words = tam_nothing_words, /* the inter-node exchange remembers nothing */
-    .state = tam_nothing_state,
-    .state_valid = tam_nothing_valid,
 };

@@ -53,20 +53,15 @@ static tamis_status run_pairs(void *self, tam_link *link) {
 }
 
 const tam_exchange tam_exchange_pairs = {
-    .traits = TAM_TRAIT_SELECTS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED |
-              TAM_TRAIT_DEVICE,
+    .traits = TAM_TRAIT_SELECTS | TAM_TRAIT_HAS_RESIDUAL | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED,
+    .on_device = TAM_ON_DEVICE_PACKETS,
     .open = open_pairs,
     .close = close_pairs,
     .limit = tam_sparse_limit,
-    .collect = tam_nothing_to_send,
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
     .select = pairs_select_entries,
     .run = run_pairs,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,
-    .skip = tam_nothing_to_do,
-    .state_words = tam_nothing_words,
-    .state = tam_nothing_state,
-    .state_valid = tam_nothing_valid,
 };

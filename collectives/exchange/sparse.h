@@ -7,7 +7,6 @@
 #define TAM_EXCHANGE_SPARSE_H
 
 #include "collectives/exchange/merge.h"
-#include "collectives/exchange/nothing.h"
 #include "collectives/exchange/selection.h"
 #include "collectives/exchange/packet.h"
 #include "lib/contracts/exchange.h"

@@ -335,11 +335,10 @@ static tamis_status sparse_rows_skip(void *self) {
 }
 
 const tam_exchange tam_exchange_sparse_rows = {
-    .traits = TAM_TRAIT_SELECTS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
+    .traits = TAM_TRAIT_SELECTS | TAM_TRAIT_TIMED,
+    .on_device = TAM_ON_DEVICE_ROWS,
     .open = open_rows,
     .close = close_rows,
-    .limit = tam_nothing_to_limit,
-    .collect = tam_nothing_to_send,
     .accumulate = tam_sparse_accumulate,
     .plan = sparse_rows_plan,
     .select = sparse_rows_select_entries,
@@ -347,7 +346,4 @@ const tam_exchange tam_exchange_sparse_rows = {
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,
     .skip = sparse_rows_skip,
-    .state_words = tam_nothing_words,
-    .state = tam_nothing_state,
-    .state_valid = tam_nothing_valid,
 };

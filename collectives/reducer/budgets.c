@@ -44,7 +44,7 @@ void tam_buckets_budget(tamis_reducer *r) {
         b->view.k = tam_node_shard_budget(&b->node_shard, b->view.whole_k);
         tam_control_set_target(&b->control, tam_bucket_threshold_k(b));
         if (b->exchanged)
-            b->exchange->limit(b->exchanged);
+            tam_exchange_limit(b->exchange, b->exchanged);
     }
 }
 

@@ -103,6 +103,7 @@ static void choose_scheme(tam_bucket *b, uint64_t length, const tam_costs *costs
 void tam_buckets_choose(tamis_reducer *r) {
     const tam_costs costs = choose_costs_of(r);
     r->traits = UINT32_MAX;
+    r->on_device = true;
     for (uint32_t i = 0, ordinary = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         b->view.index_codec = r->config.index_codec;
@@ -112,5 +113,6 @@ void tam_buckets_choose(tamis_reducer *r) {
         b->exchange = r->nranks < r->comm->nranks ? &tam_exchange_hierarchical
                                                   : tam_exchange_flat(b->scheme.exchange);
         r->traits &= b->exchange->traits;
+        r->on_device = r->on_device && b->exchange->on_device != TAM_ON_DEVICE_NOT;
     }
 }

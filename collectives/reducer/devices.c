@@ -47,7 +47,7 @@ static const char *why_threshold(const tamis_reducer *r) {
 /* Steps need nothing from the host if the sizes of messages follow from k, ranks agree on no plan
  * in a step, the threshold is known before the pass, and parts never change. */
 static const char *why_not_by_itself(const tamis_reducer *r) {
-    if (!(r->traits & TAM_TRAIT_DEVICE))
+    if (!r->on_device)
         return "the scheme's exchange runs on the host";
     if (r->layout->nrow_segments > 0 && r->config.rows_capacity == 0)
         return "segments have rows whose lists have no bound (rows_capacity)";

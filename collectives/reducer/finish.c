@@ -50,7 +50,7 @@ static tamis_status finish_skip(tamis_reducer *r, const char *where) {
         tam_outcome *out = &b->view.out;
         out->result.count = out->local.count = out->sent.count = 0;
         out->sent_sum = 0.0;
-        TAM_TRY(b->exchange->skip(b->exchanged));
+        TAM_TRY(tam_exchange_do(b->exchange->skip, b->exchanged));
     }
     return tam_say_skipped(r, r->step, r->now.nonfinite, where);
 }
@@ -218,7 +218,7 @@ static tamis_status finish_apply_all(tamis_reducer *r) {
     r->count = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        TAM_TRY(b->exchange->apply(b->exchanged));
+        TAM_TRY(tam_exchange_do(b->exchange->apply, b->exchanged));
         r->count += b->view.out.result.count;
     }
     join_results(r);

@@ -21,7 +21,7 @@ static bool has(const tam_bucket *b, uint32_t trait) {
 tamis_status tam_step_accumulate(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     uint64_t begin_ns = tam_clock_ns();
-    TAM_TRY(b->exchange->accumulate(b->exchanged));
+    TAM_TRY(tam_exchange_do(b->exchange->accumulate, b->exchanged));
     tam_rollback_pass(b, b->view.target.decay);
     if (r->config.update)
         r->passes = b->pass; /* the same for all buckets of a step */
@@ -39,7 +39,7 @@ static tamis_status accumulate_committed(tam_bucket *b) {
 
 static tamis_status job_collect(tam_bucket *b, tam_link *link) {
     uint64_t begin_ns = tam_clock_ns();
-    TAM_TRY(b->exchange->collect(b->exchanged, link));
+    TAM_TRY(tam_exchange_send(b->exchange->collect, b->exchanged, link));
     tam_phase_end(b->reducer, TAMIS_PHASE_EXCHANGE, b->view.index, begin_ns, &b->now.exchange_s);
     return TAMIS_OK;
 }
@@ -65,10 +65,10 @@ static tamis_status job_select_entries(tam_bucket *b, tam_link *link, first_wait
     m->begin_ns = m->planned_ns = tam_clock_ns();
     if (m->early)
         link->call.quiet_until_ns = tam_skew_expected_ns(b, m->begin_ns);
-    TAM_TRY(b->exchange->plan(b->exchanged, link));
+    TAM_TRY(tam_exchange_send(b->exchange->plan, b->exchanged, link));
     if (m->early)
         m->planned_ns = tam_clock_ns();
-    TAM_TRY(b->exchange->select(b->exchanged));
+    TAM_TRY(tam_exchange_do(b->exchange->select, b->exchanged));
     m->selected_ns =
         tam_phase_end(r, TAMIS_PHASE_SELECT, b->view.index, m->planned_ns, &b->now.select_s);
     return TAMIS_OK;

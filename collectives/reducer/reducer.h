@@ -146,6 +146,7 @@ struct tamis_reducer {
     tam_bucket *buckets;         /* [nbuckets] in the order of the exchange */
     uint32_t nbuckets;
     uint32_t traits;          /* common to the exchanges of all buckets */
+    bool on_device;           /* a device can run the steps of all buckets by itself */
     uint32_t *bucket_of;      /* [nsegments] */
     uint64_t residual_length; /* elements of the residual: n; hierarchical: of this rank's shards */
     float *acc;               /* residual between steps */

@@ -25,7 +25,8 @@ static uint32_t blocks_length(const tam_bucket *b, uint32_t nranks) {
 /* Words that a bucket keeps beside control: blocks, and what its exchange remembers. */
 static size_t parts_length(const tam_bucket *b, uint32_t comm_nranks) {
     uint32_t nranks = comm_nranks / b->node_shard.nlocal;
-    return b->view.has_residual ? blocks_length(b, nranks) + b->exchange->state_words(nranks) : 0;
+    return b->view.has_residual ? blocks_length(b, nranks) + tam_exchange_words(b->exchange, nranks)
+                                : 0;
 }
 
 static size_t all_parts_length(const tamis_reducer *r, uint32_t nranks) {
@@ -49,7 +50,7 @@ static uint64_t *parts_in(const tamis_reducer *r, const void *snapshot, uint32_t
 
 static void pack_parts(const tam_bucket *b, uint64_t *parts) {
     uint32_t nranks = b->view.nranks, nblocks = blocks_length(b, nranks);
-    size_t words = b->exchange->state_words(nranks);
+    size_t words = tam_exchange_words(b->exchange, nranks);
     if (nblocks > 0)
         memcpy(parts, b->division.topology.blocks, nblocks * sizeof parts[0]);
     if (words > 0)
@@ -58,7 +59,7 @@ static void pack_parts(const tam_bucket *b, uint64_t *parts) {
 
 static void take_parts(tam_bucket *b, const uint64_t *parts) {
     uint32_t nranks = b->view.nranks, nblocks = blocks_length(b, nranks);
-    size_t words = b->exchange->state_words(nranks);
+    size_t words = tam_exchange_words(b->exchange, nranks);
     if (nblocks > 0) {
         memcpy(b->division.topology.blocks, parts, nblocks * sizeof parts[0]);
         tam_division_follow(&b->division);
@@ -70,7 +71,7 @@ static void take_parts(tam_bucket *b, const uint64_t *parts) {
 static bool parts_valid(const tam_bucket *b, const uint64_t *parts) {
     uint32_t nblocks = blocks_length(b, b->view.nranks);
     return (nblocks == 0 || tam_topology_valid(&b->division.topology, parts)) &&
-           b->exchange->state_valid(&b->view, parts + nblocks);
+           (!b->exchange->state_valid || b->exchange->state_valid(&b->view, parts + nblocks));
 }
 
 size_t tam_snapshot_bytes(const tamis_reducer *r, uint64_t ngroups, uint32_t nranks) {
@@ -158,7 +159,7 @@ static void take_buckets(tamis_reducer *r, const void *snapshot, uint64_t ngroup
     tam_buckets_budget(r);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        if (!foreign || (fits && b->exchange->state_words(r->nranks) == 0))
+        if (!foreign || (fits && tam_exchange_words(b->exchange, r->nranks) == 0))
             snapshot_take_control(b, &rows[i], levels);
         if (!foreign)
             take_parts(b, parts_in(r, snapshot, i));

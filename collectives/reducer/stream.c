@@ -61,7 +61,7 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
         TAM_TRY(tam_stream_rearm(r, caller));
     }
     TAM_TRY(tam_cuda_step_run(s->steps[b->view.index], &b->view.target, caller,
-                              tam_stream_enqueue_of(b), r->comm, &serial));
+                              tam_stream_row_of(b)->enqueue, r->comm, &serial));
     s->captured = serial == 0;
     r->in_graph = r->in_graph || s->captured;
     if (s->captured)
@@ -202,7 +202,7 @@ static tamis_status stream_open(tam_bucket *b) {
         r->inflight = tam_alloc(sizeof *r->inflight);
     if (!r->inflight)
         return tam_fail(TAMIS_E_NOMEM, "no memory for steps under way");
-    TAM_TRY(tam_stream_open_step(b));
+    TAM_TRY(tam_stream_row_of(b)->open(b));
     return reload_bucket(b);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Steps that the device runs by itself: stream_plan.c opens those of the buckets, stream_arm.c has
- * their collectives and sizes, stream.c drives them.
+ * Steps that the device runs by itself: stream_rows.c has the ways to do so, stream_plan.c what is
+ * opened for them, stream_arm.c warms up and sizes, stream.c drives.
  */
 #ifndef TAM_REDUCER_STREAM_H
 #define TAM_REDUCER_STREAM_H
@@ -36,21 +36,31 @@ static inline uint64_t tam_stream_config(const tam_bucket *b) {
     return b->view.config_hash + b->reducer->k;
 }
 
+/** A way in which the device runs the steps of a bucket: tam_exchange.on_device says which. */
+typedef struct tam_stream_row {
+    /** Open the step, with memory for k_max. Its state is loaded next. */
+    tamis_status (*open)(tam_bucket *b);
+
+    /** Messages that have room for k entries of all buckets together. NULL: they do not depend on
+     * k. */
+    tamis_status (*resize)(const tam_bucket *b, uint64_t k);
+
+    /** Bytes that this rank sends in a step. */
+    uint64_t (*wire_bytes)(const tam_bucket *b);
+
+    tam_cuda_enqueue enqueue; /* the collectives of a step, and the phases between them */
+    tam_cuda_enqueue warm_up; /* the collectives alone */
+} tam_stream_row;
+
+const tam_stream_row *tam_stream_row_of(const tam_bucket *b);
+
 /* stream_plan.c */
 
-/** Open the step of a bucket, with memory for k_max. Its state is loaded next. */
-tamis_status tam_stream_open_step(tam_bucket *b);
-
-/** Messages that have room for k entries of all buckets together. */
+tamis_status tam_stream_open_dense(tam_bucket *b);
+tamis_status tam_stream_open_sparse(tam_bucket *b);
 tamis_status tam_stream_resize(const tam_bucket *b, uint64_t k);
 
-/** Bytes that this rank sends in a step. */
-uint64_t tam_stream_wire_bytes(const tam_bucket *b);
-
 /* stream_arm.c */
-
-/** The collectives of a bucket's step, and the phases between them. */
-tam_cuda_enqueue tam_stream_enqueue_of(const tam_bucket *b);
 
 /** Sizes for the present k, warmed up and captured. Collective. */
 tamis_status tam_stream_arm(tamis_reducer *r);

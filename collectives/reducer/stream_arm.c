@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The collectives of steps that the device runs by itself: enqueued, warmed up, captured. Their
- * sizes follow from k, in grains, so that most changes of the density change no size:
+ * Steps that the device runs by itself are warmed up and captured. The sizes of their messages
+ * follow from k, in grains, so that most changes of the density change no size:
  *
  *     k                 1000 .. 1024 | 1025 .. 1088 | 1089 .. 1152 | ...
  *     room for          1024         | 1088         | 1152         | ...
@@ -15,93 +15,7 @@
 
 #include "collectives/reducer/stream.h"
 
-/* -- collectives ------------------------------------------------------------------------------ */
-
-static tamis_status gather_packets(const tamis_comm *comm, const tam_cuda_comm_buffers *buffers) {
-    return comm->transport->stream->allgather(comm->self, &buffers->among, buffers->packet_bytes,
-                                              buffers->packets, buffers->stream);
-}
-
-static tamis_status bring_values(const tamis_comm *comm, const tam_cuda_comm_buffers *buffers) {
-    return comm->transport->stream->alltoall(comm->self, &buffers->among, buffers->values,
-                                             buffers->shard_bytes, buffers->shards,
-                                             buffers->stream);
-}
-
-static tamis_status stream_arm_gather_sums(const tamis_comm *comm,
-                                           const tam_cuda_comm_buffers *buffers) {
-    return comm->transport->stream->allgather(comm->self, &buffers->among, buffers->sum_bytes,
-                                              buffers->sums, buffers->stream);
-}
-
-static tamis_status enqueue(void *context, tam_cuda_step *step) {
-    const tamis_comm *comm = context;
-    const tam_cuda_comm_buffers *buffers = tam_cuda_step_buffers(step);
-    TAM_TRY(gather_packets(comm, buffers));
-    TAM_TRY(tam_cuda_step_union(step));
-    if (buffers->shard_bytes == 0)
-        return TAMIS_OK;
-    TAM_TRY(bring_values(comm, buffers));
-    TAM_TRY(tam_cuda_step_add(step));
-    return stream_arm_gather_sums(comm, buffers);
-}
-
-static tamis_status sum_values(const tamis_comm *comm, const tam_cuda_comm_buffers *buffers) {
-    return comm->transport->stream->allreduce(comm->self,
-                                              (const float *)(const void *)buffers->values,
-                                              comm->nranks * buffers->shard_bytes / sizeof(float),
-                                              (float *)(void *)buffers->shards, buffers->stream);
-}
-
-static tamis_status enqueue_comm(void *context, const tam_cuda_comm_buffers *buffers,
-                                 tam_cuda_comm_phase phase) {
-    static tamis_status (*const phases[TAM_CUDA_COMM_PHASES])(const tamis_comm *,
-                                                              const tam_cuda_comm_buffers *) = {
-        [TAM_CUDA_PACKETS] = gather_packets,
-        [TAM_CUDA_SHARDS] = bring_values,
-        [TAM_CUDA_SUMS] = stream_arm_gather_sums,
-        [TAM_CUDA_VALUES] = sum_values,
-    };
-    return phases[phase](context, buffers);
-}
-
-static tamis_status enqueue_dense(void *context, tam_cuda_step *step) {
-    return tam_cuda_dense_reduce(step, enqueue_comm, context);
-}
-
-static tamis_status enqueue_in_nodes(void *context, tam_cuda_step *step) {
-    return tam_cuda_node_exchange(step, enqueue_comm, enqueue, context);
-}
-
-tam_cuda_enqueue tam_stream_enqueue_of(const tam_bucket *b) {
-    return !tam_stream_selects(b)   ? enqueue_dense
-           : tam_stream_in_nodes(b) ? enqueue_in_nodes
-                                    : enqueue;
-}
-
-/* The collectives of a step with nothing between them. */
-static tamis_status stream_arm_warm_up(void *context, tam_cuda_step *step) {
-    const tam_cuda_comm_buffers *buffers = tam_cuda_step_buffers(step);
-    TAM_TRY(gather_packets(context, buffers));
-    if (buffers->shard_bytes == 0)
-        return TAMIS_OK;
-    TAM_TRY(bring_values(context, buffers));
-    return stream_arm_gather_sums(context, buffers);
-}
-
-static tamis_status warm_up_dense(void *context, tam_cuda_step *step) {
-    return tam_cuda_dense_warm_up(step, enqueue_comm, context);
-}
-
-static tamis_status warm_up_in_nodes(void *context, tam_cuda_step *step) {
-    return tam_cuda_node_warm_up(step, enqueue_comm, stream_arm_warm_up, context);
-}
-
-static tam_cuda_enqueue warm_up_of(const tam_bucket *b) {
-    return !tam_stream_selects(b)   ? warm_up_dense
-           : tam_stream_in_nodes(b) ? warm_up_in_nodes
-                                    : stream_arm_warm_up;
-}
+/* -- warm-up ---------------------------------------------------------------------------------- */
 
 /* NCCL connects ranks when a size of message first wants it, which must not happen in a capture,
  * ours or the caller's. */
@@ -109,7 +23,7 @@ static tamis_status warm_up_bucket(const tam_bucket *b) {
     tamis_comm *comm = b->reducer->comm;
     tam_cuda_step *step = b->reducer->inflight->steps[b->view.index];
     uint64_t late_ns = tam_comm_deadline(comm);
-    tamis_status status = tam_cuda_step_warm_up(step, warm_up_of(b), comm);
+    tamis_status status = tam_cuda_step_warm_up(step, tam_stream_row_of(b)->warm_up, comm);
     if (status == TAMIS_OK)
         return TAMIS_OK;
     TAM_TRY(comm->transport->stream->poll(comm->self)); /* which knows more, if it has failed */
@@ -141,8 +55,10 @@ static uint64_t stream_arm_capacity_of(const tamis_reducer *r) {
 static tamis_status stream_arm_resize(tamis_reducer *r, uint64_t capacity) {
     r->inflight->wire_bytes = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
-        TAM_TRY(tam_stream_resize(&r->buckets[i], capacity));
-        r->inflight->wire_bytes += tam_stream_wire_bytes(&r->buckets[i]);
+        const tam_bucket *b = &r->buckets[i];
+        const tam_stream_row *row = tam_stream_row_of(b);
+        TAM_TRY(row->resize ? row->resize(b, capacity) : TAMIS_OK);
+        r->inflight->wire_bytes += row->wire_bytes(b);
     }
     return TAMIS_OK;
 }
@@ -153,8 +69,8 @@ tamis_status tam_stream_arm(tamis_reducer *r) {
     TAM_TRY(stream_arm_resize(r, capacity));
     TAM_TRY(warm_up_all(r));
     for (uint32_t i = 0; i < r->nbuckets && tam_setting_number(TAM_SETTING_GRAPHS) != 0; i++)
-        TAM_TRY(tam_cuda_step_capture(r->inflight->steps[i], tam_stream_enqueue_of(&r->buckets[i]),
-                                      r->comm));
+        TAM_TRY(tam_cuda_step_capture(r->inflight->steps[i],
+                                      tam_stream_row_of(&r->buckets[i])->enqueue, r->comm));
     r->inflight->capacity = capacity; /* not before: what has failed is done again */
     return TAMIS_OK;
 }

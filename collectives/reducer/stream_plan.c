@@ -12,31 +12,6 @@
 #include "collectives/exchange/sparse.h"
 #include "kernels/cuda/parameters.h"
 
-/* -- what is sent ----------------------------------------------------------------------------- */
-
-/* Bytes sent in a step, or for a piece of it. What a sum of the transport's own sends is not known;
- * this is what a ring would. */
-static uint64_t bytes_of_buffers(const tam_cuda_comm_buffers *buffers) {
-    return (buffers->among.count - 1) *
-           (buffers->packet_bytes + buffers->shard_bytes + buffers->sum_bytes);
-}
-
-static uint64_t bytes_of_pieces(const tam_cuda_step *step) {
-    uint64_t bytes = 0;
-    for (uint32_t p = 0; p < tam_cuda_dense_pieces(step); p++) {
-        tam_cuda_comm_buffers buffers = tam_cuda_dense_buffers(step, p);
-        bytes += bytes_of_buffers(&buffers);
-    }
-    return bytes;
-}
-
-uint64_t tam_stream_wire_bytes(const tam_bucket *b) {
-    const tam_cuda_step *step = b->reducer->inflight->steps[b->view.index];
-    uint64_t inside = tam_stream_in_nodes(b) ? tam_cuda_node_bytes(step) : 0;
-    return tam_stream_selects(b) ? bytes_of_buffers(tam_cuda_step_buffers(step)) + inside
-                                 : bytes_of_pieces(step);
-}
-
 /* -- capacity --------------------------------------------------------------------------------- */
 
 /* No union exceeds what all ranks send, or the length of the vector. */
@@ -66,8 +41,6 @@ static tam_cuda_capacity stream_plan_capacity_of(const tam_bucket *b, tamis_inde
 
 tamis_status tam_stream_resize(const tam_bucket *b, uint64_t k) {
     const tamis_reducer *r = b->reducer;
-    if (!tam_stream_selects(b) || tam_stream_is_sparse_rows(b))
-        return TAMIS_OK;
     const tam_cuda_capacity capacity =
         stream_plan_capacity_of(b, b->view.index_codec, tam_bucket_most(b, k));
     return tam_cuda_step_resize(r->inflight->steps[b->view.index], &capacity);
@@ -258,7 +231,7 @@ static tamis_status open_step(tam_bucket *b, tables *t) {
     return tam_cuda_step_open(b->view.kernels, &plan, b->view.acc, step);
 }
 
-static tamis_status open_sparse(tam_bucket *b) {
+tamis_status tam_stream_open_sparse(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tables t = {.spans = tam_alloc_array(r->nranks, sizeof t.spans[0]),
                 .parts = tam_alloc_array(r->nranks, sizeof t.parts[0]),
@@ -273,16 +246,12 @@ static tamis_status open_sparse(tam_bucket *b) {
     return status;
 }
 
-static tamis_status stream_plan_open_dense(tam_bucket *b) {
+tamis_status tam_stream_open_dense(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     tam_cuda_step **step = &r->inflight->steps[b->view.index];
     const tam_cuda_whole whole = stream_plan_whole_of(r);
     const tam_cuda_plan plan = stream_plan_of(b, &whole);
     return tam_cuda_dense_open(b->view.kernels, &plan, TAM_DENSE_PIECE, step);
-}
-
-tamis_status tam_stream_open_step(tam_bucket *b) {
-    return tam_stream_selects(b) ? open_sparse(b) : stream_plan_open_dense(b);
 }
 
 #endif

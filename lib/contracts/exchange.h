@@ -11,7 +11,7 @@
  *     apply        write the result to the gradient, remove what was sent from the residual; or
  *     skip         apply nothing
  *
- * Every row is complete: an entry with nothing to do does nothing, so callers never test a pointer.
+ * An entry that has nothing to do is NULL: callers go through tam_exchange_* below.
  * All ranks call collective entries (collect, plan, run) in the same order; each returns by the
  * deadline of its link, and a failure ends the communicator. Before drop, nothing that the caller
  * of the library sees has changed, except the gradient of a row that does not select.
@@ -34,9 +34,18 @@ enum {
     TAM_TRAIT_LEARNS = 2,       /* adapts thresholds to what all ranks selected */
     TAM_TRAIT_COLLECTS = 4,     /* accumulate needs the data of collect */
     TAM_TRAIT_TIMED = 8,        /* headers report when each rank began */
-    TAM_TRAIT_DEVICE = 16,      /* a device can run such steps by itself */
-    TAM_TRAIT_HAS_RESIDUAL = 32 /* what it does not send stays in the residual */
+    TAM_TRAIT_HAS_RESIDUAL = 16 /* what it does not send stays in the residual */
 };
+
+/** How a device runs the steps of a row by itself (collectives/reducer/stream_rows.c). */
+typedef enum tam_on_device {
+    TAM_ON_DEVICE_NOT = 0, /* the host drives */
+    TAM_ON_DEVICE_DENSE,
+    TAM_ON_DEVICE_PACKETS,
+    TAM_ON_DEVICE_ROWS,
+    TAM_ON_DEVICE_NODES,
+    TAM_ON_DEVICE_ROW_COUNT
+} tam_on_device;
 
 /** A list of entries, index ascending. */
 typedef struct tam_entries {
@@ -119,6 +128,7 @@ static inline uint64_t tam_view_config(const tam_bucket_view *v, uint64_t k) {
 
 typedef struct tam_exchange {
     uint32_t traits;
+    tam_on_device on_device;
 
     /** Allocate all memory that steps will need. @param  out  NULL after a failure */
     tamis_status (*open)(tam_bucket_view *view, void **out);
@@ -150,5 +160,28 @@ typedef struct tam_exchange {
     uint64_t *(*state)(void *self);
     bool (*state_valid)(const tam_bucket_view *view, const uint64_t *words);
 } tam_exchange;
+
+/* -- entries that may be NULL ----------------------------------------------------------------- */
+
+static inline void tam_exchange_limit(const tam_exchange *row, void *self) {
+    if (row->limit)
+        row->limit(self);
+}
+
+/** Run accumulate, select, apply or skip. */
+static inline tamis_status tam_exchange_do(tamis_status (*entry)(void *), void *self) {
+    return entry ? entry(self) : TAMIS_OK;
+}
+
+/** Run collect or plan. */
+static inline tamis_status tam_exchange_send(tamis_status (*entry)(void *, tam_link *), void *self,
+                                             tam_link *link) {
+    return entry ? entry(self, link) : TAMIS_OK;
+}
+
+/** Words that the row keeps between steps; only if there are any it has state and state_valid. */
+static inline size_t tam_exchange_words(const tam_exchange *row, uint32_t nranks) {
+    return row->state_words ? row->state_words(nranks) : 0;
+}
 
 #endif

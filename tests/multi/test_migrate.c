@@ -248,7 +248,7 @@ static void compare_reducers(test_rank *self, const tamis_reducer *old, const ta
         RANK_CHECK(self, a->first_segment == b->first_segment, "bucket %u begins elsewhere", i);
         RANK_CHECK(self, a->view.last_result == b->view.last_result, "another last result");
         if (a->division.grid.ngroups == b->division.grid.ngroups &&
-            a->exchange->state_words(old->nranks) == 0)
+            tam_exchange_words(a->exchange, old->nranks) == 0)
             RANK_CHECK(self,
                        memcmp(&a->control.state, &b->control.state, sizeof a->control.state) == 0,
                        "bucket %u has other thresholds", i);
