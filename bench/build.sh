@@ -11,7 +11,7 @@ build_programs() {
     local folder=$1 said
     shift
     echo "Building ($folder) ..."
-    said=$({ cmake --preset release -B "$folder" -DTAMIS_BENCH=ON &&
+    said=$({ cmake --preset release -B "$folder" -DTAMIS_BENCH=ON -DTAMIS_LAB=ON &&
         cmake --build "$folder" --target "$@"; } 2>&1) || {
         printf '%s\n' "$said"
         return 1

@@ -16,7 +16,7 @@
 # Emulated hosts need the right to make network namespaces (root); without it they are left out.
 set -eu
 
-# MPI_Allreduce at its best here; bench/overlap.sh says why these.
+# MPI_Allreduce at its best here; bench/lab/overlap.sh says why these.
 TUNED=(--mca btl_tcp_flags 1 --mca coll_tuned_use_dynamic_rules 1
     --mca coll_tuned_allreduce_algorithm 5 --mca coll_tuned_allreduce_algorithm_segmentsize 131072)
 MESSAGE_US=5 # of a pair over TCP, as measured elsewhere: what cluster_link cannot tell apart

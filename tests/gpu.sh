@@ -156,7 +156,7 @@ finish() {
 configure() {
     local generator=()
     command -v ninja >/dev/null && generator=(-G Ninja)
-    cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DTAMIS_MPI=OFF \
+    cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DTAMIS_MPI=OFF -DTAMIS_LAB=ON \
         -DTAMIS_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$architecture \
         -DCMAKE_CUDA_FLAGS=-Xfatbin=-compress-all # else most of a bundle is the numbers of lines
 }

@@ -89,7 +89,7 @@ parts() { # build
     local demanded="TESTS MPI OPENMP BENCH"
     case $1 in
         release)
-            demanded+=" PYTHON"
+            demanded+=" PYTHON LAB"
             printf -- "-DTAMIS_%s=$gpu " CUDA NCCL # also where the last run said something else
             printf -- '-DCMAKE_CUDA_ARCHITECTURES=90-real ' # one: nvcc is half of the build
             ;;

@@ -48,7 +48,7 @@ void bench_replay_close(bench_replay *replay);
 /** Seconds that one round takes on the device, by events. */
 double bench_replay_time(bench_replay *replay);
 
-/** CUDA runtime calls of this process. Counted only if the library of bench/gpu/syncs.c is
+/** CUDA runtime calls of this process. Counted only if the library of bench/lab/gpu/syncs.c is
  * preloaded. */
 typedef struct bench_calls {
     bool known;

@@ -11,7 +11,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "bench"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "bench", "lab"))
 import fidelity  # noqa: E402
 import fidelity_report  # noqa: E402
 

@@ -4,7 +4,7 @@
  *
  * test: slow long
  */
-#include "bench/replay/job.h"
+#include "bench/lab/replay/job.h"
 #include "tests/support/data.h"
 
 #include <math.h>

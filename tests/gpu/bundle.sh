@@ -27,7 +27,7 @@ fi
 mkdir -p "$2"
 out=$(cd "$2" && pwd)
 to=$out/build/gpu
-mkdir -p "$to/programs" "$to/tests/gpu" "$to/lib/nccl" "$out/tests/gpu" "$out/bench/gpu"
+mkdir -p "$to/programs" "$to/tests/gpu" "$to/lib/nccl" "$out/tests/gpu" "$out/bench/lab/gpu"
 
 files=()
 for name in tamis_info tamis_perf tamis_cub gpu_test_step gpu_nccl_ranks gpu_pass \
@@ -64,7 +64,7 @@ if [ -d "$build/python/tamis" ]; then
     cp -rL "$build/python" "$to/"
     cp "$top"/tests/gpu/torch_rank{s,}.py "$out/tests/gpu/"
 fi
-cp "$top/bench/gpu/torch_topk.py" "$out/bench/gpu/"
+cp "$top/bench/lab/gpu/torch_topk.py" "$out/bench/lab/gpu/"
 git -C "$top" describe --always --dirty --abbrev=40 --exclude '*' >"$out/COMMIT" 2>/dev/null ||
     echo unknown >"$out/COMMIT"
 

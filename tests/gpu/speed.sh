@@ -18,7 +18,7 @@ perf perf_threshold --elements 138000000 --density 0.01 --check 0 --capacity 1.5
 for n in 25000000 138000000; do
     for density in 0.01 0.001; do
         run cub_${n}_$density "$cub" 30 "$cub" $n $density
-        run torch_${n}_$density "$(command -v python3)" 60 python3 bench/gpu/torch_topk.py $n \
+        run torch_${n}_$density "$(command -v python3)" 60 python3 bench/lab/gpu/torch_topk.py $n \
             $density
     done
 done
