@@ -79,15 +79,13 @@ if [ "$(uname -m)" = aarch64 ]; then
     skip "this is such a machine: tests/run.sh tests it"
     finish
 fi
-if ! need_packages cmake ninja-build gcc libc6-dev pkg-config libcmocka-dev libxxhash-dev \
+if ! need_packages cmake ninja-build ccache gcc libc6-dev pkg-config libcmocka-dev libxxhash-dev \
         gcc-$triplet libc6-dev-arm64-cross qemu-user ||
     ! unpack_foreign arm64 "$root" libxxhash-dev libcmocka-dev libcmocka0; then
     skip "no packages for arm64"
     finish
 fi
-if command -v ccache >/dev/null; then
-    export CMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER-ccache}
-fi
+share_objects
 
 build native fuzz_properties
 export PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_LIBDIR=$root/usr/lib/$triplet/pkgconfig

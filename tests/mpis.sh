@@ -31,11 +31,9 @@ for name in "${mpis[@]}"; do
     [ -n "${select[$name]:-}" ] || { echo "usage: bash tests/mpis.sh [${!select[*]}]" >&2; exit 2; }
 done
 
-need_packages cmake ninja-build gcc g++ libc6-dev pkg-config libopenblas-dev libcmocka-dev \
+need_packages cmake ninja-build ccache gcc g++ libc6-dev pkg-config libopenblas-dev libcmocka-dev \
     libjansson-dev zlib1g-dev libxxhash-dev dataset-fashion-mnist python3-pip || exit 1
-if command -v ccache >/dev/null; then
-    export CMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER-ccache}
-fi
+share_objects
 export OPENBLAS_NUM_THREADS=1
 
 TMPDIR=$(mktemp -d) || exit 1

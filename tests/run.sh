@@ -22,7 +22,7 @@
 # is printed, chooses them. It follows from the commit, so what has passed passes again.
 # TEST_WHOLE=1 runs all tests. A test by itself tries all its cases.
 #
-# TAMIS_WERROR=ON makes compiler warnings errors in release too. ccache is used where there is one.
+# TAMIS_WERROR=ON makes compiler warnings errors in release too.
 set -u
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -63,7 +63,7 @@ done
 # Similar cases are drawn by it (tests/support/ranks.h).
 export TEST_FEW=1 TEST_DRAW=${TEST_DRAW-$(draw_of_commit)}
 
-need_packages "${install[@]}" cmake ninja-build gcc g++ libc6-dev pkg-config libopenmpi-dev \
+need_packages "${install[@]}" cmake ninja-build ccache gcc g++ libc6-dev pkg-config libopenmpi-dev \
     openmpi-bin libopenblas-dev libcmocka-dev libjansson-dev zlib1g-dev libxxhash-dev \
     dataset-fashion-mnist iproute2 python3-dev python3-numpy python3-torch python3-mpi4py \
     python3-pytest python3-pip python3-setuptools python3-wheel \
@@ -74,11 +74,7 @@ TMPDIR=$(mktemp -d) || exit 1
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 
-if command -v ccache >/dev/null; then
-    export CMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER-ccache}
-    export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache}
-    export CMAKE_CUDA_COMPILER_LAUNCHER=${CMAKE_CUDA_COMPILER_LAUNCHER-ccache}
-fi
+share_objects
 
 # A word to this script, not to the library, which warns about settings that it does not know.
 werror=${TAMIS_WERROR:+-DTAMIS_WERROR=$TAMIS_WERROR}

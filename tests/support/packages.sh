@@ -3,6 +3,9 @@
 # need_packages [--no-install] NAME...: see that Debian packages are there, installing the missing
 # ones as root or with sudo.
 #
+# share_objects: compilers take objects from ccache, in builds of builds, too. What differs between them
+# are definitions that most files do not read, so a file is compiled once for all of them.
+#
 # find_nvcc [--no-install] FOLDER: see that there is a compiler for CUDA, putting one of the Python
 # package index into FOLDER if there is none; sets CUDA_HOME and NCCL_HOME then. Tests go on without.
 #
@@ -18,6 +21,13 @@ missing_packages() {
     for name in "$@"; do
         [ "$(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null)" = installed ] ||
             printf ' %s' "$name"
+    done
+}
+
+share_objects() {
+    local language
+    for language in C CXX CUDA; do
+        export "CMAKE_${language}_COMPILER_LAUNCHER=ccache"
     done
 }
 
