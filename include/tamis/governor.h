@@ -31,7 +31,7 @@
  *              needs, the decision stays as it was, and the reason says so.
  * Threads      One at a time per handle.
  *
- * docs/governor.md explains how it decides, and how well on a model of a cluster.
+ * docs/energy.md explains how it decides, and how well on a model of a cluster.
  */
 #ifndef TAMIS_GOVERNOR_H
 #define TAMIS_GOVERNOR_H
@@ -189,7 +189,7 @@ TAMIS_CHECKED tamis_status tamis_governor_decide(tamis_governor *governor,
 
 /**
  * Write a decision and the window that led to it as a log line without newline (record `decision`,
- * docs/governor.md). `tamis_replay` repeats the decision from it, bit for bit.
+ * docs/energy.md). `tamis_replay` repeats the decision from it, bit for bit.
  *
  * Errors:     ARGUMENT: `bytes` are not enough; TAMIS_GOVERNOR_LINE_BYTES always are
  */

@@ -19,7 +19,7 @@
 /* -- networks --------------------------------------------------------------------------------- */
 
 /* A message pair takes a processor 0.4 us where latency is 3 us, and 5 us where TCP has 39 us
- * (bench/scale/nets.c, docs/measured/scaling.md): an eighth. A longer way takes them no more. */
+ * (bench/scale/nets.c, docs/measured/speed.md): an eighth. A longer way takes them no more. */
 #define MESSAGE_PART 0.125
 #define MESSAGE_MOST_S 5e-6
 #define NEAR_S 5e-6

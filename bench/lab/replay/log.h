@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Logs as JSON Lines: decisions of a governor with the windows that they hold (docs/governor.md),
+ * Logs as JSON Lines: decisions of a governor with the windows that they hold (docs/energy.md),
  * or windows of a meter (schema tamis.energy/1). What else a log holds is passed over.
  */
 #ifndef TAMIS_REPLAY_LOG_H

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What suits which optimizer: a table, by the names of classes. Figures: docs/measured/optimizers.md
+"""What suits which optimizer: a table, by the names of classes. Figures: docs/measured/fidelity.md
 
     gradient   the optimizer gets the mean over ranks of sparse gradients
     step       each rank's optimizer steps from its own gradient; the largest entries of the steps
@@ -91,7 +91,7 @@ _UNKNOWN = whole(
         "step",
         doubt="what suits it was not measured. It gets what suited every optimizer that was: its"
         " steps, whole, in two bits; density is not used. Compare with a dense run, and with"
-        ' reduce="gradient" (docs/measured/optimizers.md)',
+        ' reduce="gradient" (docs/measured/fidelity.md)',
     )
 )
 
