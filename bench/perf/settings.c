@@ -5,6 +5,7 @@
 #include "bench/common/group.h"
 #include "bench/common/half.h"
 #include "bench/common/launcher.h"
+#include "bench/common/option_rows.h"
 #include "bench/common/options.h"
 #include "bench/common/reducer.h"
 #include "bench/common/report.h"
@@ -109,23 +110,18 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
         {"grad", 0, BENCH_CHOICE, &out->grad, BENCH_GRADS, 0, 0, "element type of the gradient"},
         {"index", 0, BENCH_CHOICE, &out->index, PERF_INDICES, 0, 0,
          "encoding of indices on the wire"},
-        {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0,
-         "encoding of values on the wire; auto: float32"},
-        {"sum-values", 0, BENCH_CHOICE, &out->sum_values, BENCH_VALUES, 0, 0,
-         "encoding of their sums on the wire; auto: as --values"},
+        BENCH_ROW_VALUES(&out->values),
+        BENCH_ROW_SUM_VALUES(&out->sum_values),
         {"beside", 0, BENCH_CHOICE, &out->beside, PERF_BESIDES, 0, 0,
          "baseline of each repetition; plain: the scheme with u32 and float32, no nodes"},
         {"ranks-per-node", 0, BENCH_COUNT, &out->nodes_of, "G", 0, 65536,
          "ranks per node of the hierarchical exchange, with -c 0; 0: flat"},
         {"set", 0, BENCH_TEXT, &out->set, "O=V[,O=V...]", 0, 0,
          "other options of the scheme's reducer, as in docs/options.md"},
-        {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,
-         "default: mpi under mpirun, else local"},
-        {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 4096,
-         "ranks of transport local (default 1)"},
+        BENCH_ROW_TRANSPORT(&out->transport),
+        BENCH_ROW_RANKS(&out->ranks),
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "seed of the synthetic gradients"},
-        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
-         "write records to FILE; -: stdout, and the table goes to stderr"},
+        BENCH_ROW_JSON_TABLE(&out->json),
     };
     bench_options_parse("tamis_perf", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);

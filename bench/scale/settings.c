@@ -4,6 +4,7 @@
 #include "bench/common/group.h"
 #include "bench/common/half.h"
 #include "bench/common/launcher.h"
+#include "bench/common/option_rows.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/common/start.h"
@@ -70,9 +71,8 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
          "steps that share one exchange"},
         {"index-bytes", 0, BENCH_REAL, &out->index_bytes, "B", 0, 8,
          "of an index on the wire (docs/exchange.md)"},
-        {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0, "how values travel"},
-        {"sum-values", 0, BENCH_CHOICE, &out->sum_values, BENCH_VALUES, 0, 0,
-         "how their sums travel"},
+        BENCH_ROW_VALUES(&out->values),
+        BENCH_ROW_SUM_VALUES(&out->sum_values),
         {"groups", 0, BENCH_COUNT, &out->groups, "L", 0, 1e6,
          "groups whose norms travel with the values: those of budget norm; 0: budget global"},
         {"simulate", 0, BENCH_COUNT, &out->simulate, "0|1", 0, 1,
@@ -96,8 +96,7 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
         {"passes", 0, BENCH_FLAG, &out->passes, "", 0, 0,
          "time one rank's own passes instead, in the divisions of so many ranks: accumulate over "
          "all elements, union of the selections of all ranks"},
-        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
-         "write records to FILE; -: stdout, and the table goes to stderr"},
+        BENCH_ROW_JSON_TABLE(&out->json),
     };
     bench_options_parse("tamis_scale", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);

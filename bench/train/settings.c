@@ -9,6 +9,7 @@
 #include "bench/common/group.h"
 #include "bench/common/half.h"
 #include "bench/common/launcher.h"
+#include "bench/common/option_rows.h"
 #include "bench/common/options.h"
 #include "bench/common/reducer.h"
 #include "bench/common/report.h"
@@ -286,15 +287,12 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "largest norm of each rank's gradient before the exchange, for any scheme; 0: none"},
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18,
          "seed of parameters and order of samples"},
-        {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,
-         "default: mpi under mpirun, else local"},
+        BENCH_ROW_TRANSPORT(&out->transport),
         {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0,
          "device of the reducer; the model stays on the CPU (cuda: to check results, not for "
          "speed)"},
-        {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0,
-         "encoding of values on the wire; auto: float32"},
-        {"sum-values", 0, BENCH_CHOICE, &out->sum_values, BENCH_VALUES, 0, 0,
-         "encoding of their sums on the wire; auto: as --values"},
+        BENCH_ROW_VALUES(&out->values),
+        BENCH_ROW_SUM_VALUES(&out->sum_values),
         {"reduce", 0, BENCH_CHOICE, &out->reduce, TRAIN_REDUCED, 0, 0,
          "reduce gradients before the optimizer, or each rank's updates after it"},
         {"residual-decay", 0, BENCH_REAL, &out->residual_decay, "X", 0, 1,
@@ -331,8 +329,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "micro-batches per batch"},
         {"balance-every", 0, BENCH_COUNT, &out->balance_every, "N", 0, 1e12,
          "steps between rebalancing the budget over the stages; 0: never"},
-        {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 4096,
-         "ranks of transport local (default 1)"},
+        BENCH_ROW_RANKS(&out->ranks),
         {"eval-every", 0, BENCH_COUNT, &out->eval_every, "N", 1, 1e12,
          "steps between validations (default: an epoch; lm: 100)"},
         {"check-every", 0, BENCH_COUNT, &out->check_every, "N", 0, 1e12,
@@ -358,7 +355,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "write the gradients of all ranks, for tamis_schemes --input"},
         {"record-every", 0, BENCH_COUNT, &out->record_every, "N", 1, 1e12,
          "steps from one gradient of --record to the next"},
-        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0, "write records to FILE; -: stdout"},
+        BENCH_ROW_JSON(&out->json),
         {"trace", 0, BENCH_FILE, &out->trace, "FILE", 0, 0,
          "write a timeline of all ranks, for chrome://tracing and Perfetto"},
         {"energy-log", 0, BENCH_FILE, &out->energy_log, "FILE", 0, 0,

@@ -14,6 +14,7 @@
 #include "bench/lab/auto/ab_run.h"
 #include "bench/common/launcher.h"
 #include "bench/common/measure.h"
+#include "bench/common/option_rows.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/common/start.h"
@@ -155,10 +156,9 @@ int main(int argc, char **argv) {
          "maximum time per case; less once ratios are known within 2 %"},
         {"latency", 0, BENCH_REAL, &s.latency_us, "US", 0, 1e7, "of the link; 0: measured by auto"},
         {"gbit", 0, BENCH_REAL, &s.gbit, "GBIT", 0, 1e6, "of the link; 0: measured by auto"},
-        {"transport", 0, BENCH_CHOICE, &s.transport, BENCH_TRANSPORTS, 0, 0,
-         "default: mpi under mpirun, else local"},
-        {"ranks", 0, BENCH_COUNT, &s.ranks, "P", 1, 4096, "ranks of transport local (default 1)"},
-        {"json", 0, BENCH_FILE, &s.json, "FILE", 0, 0, "write records to FILE"},
+        BENCH_ROW_TRANSPORT(&s.transport),
+        BENCH_ROW_RANKS(&s.ranks),
+        BENCH_ROW_JSON(&s.json),
     };
     bench_options_parse("tamis_auto_bench", "Time dense, tamis and auto side by side.", options,
                         sizeof options / sizeof options[0], argc, argv);

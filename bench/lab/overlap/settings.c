@@ -5,6 +5,7 @@
 
 #include "bench/common/group.h"
 #include "bench/common/launcher.h"
+#include "bench/common/option_rows.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/common/start.h"
@@ -80,8 +81,7 @@ void overlap_settings_read(int argc, char **argv, overlap_settings *out) {
          "name of the link between the ranks, for the records"},
         {"baseline", 0, BENCH_TEXT, &out->baseline, "TEXT", 0, 0,
          "how MPI_Allreduce was tuned, for the records"},
-        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
-         "write records to FILE; -: stdout, and the table goes to stderr"},
+        BENCH_ROW_JSON_TABLE(&out->json),
     };
     bench_options_parse("tamis_overlap", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/common/option_rows.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 
@@ -126,8 +127,7 @@ void replay_settings_read(int argc, char **argv, replay_settings *out) {
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "seed of the noise"},
         {"make-trace", 0, BENCH_FILE, &out->make_trace, "FILE", 0, 0,
          "only write a synthetic carbon trace of --hours"},
-        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
-         "write records to FILE; -: stdout, and the table goes to stderr"},
+        BENCH_ROW_JSON_TABLE(&out->json),
     };
     bench_options_parse("tamis_replay", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);

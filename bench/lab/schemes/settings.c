@@ -6,6 +6,7 @@
 
 #include "bench/common/group.h"
 #include "bench/common/launcher.h"
+#include "bench/common/option_rows.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 
@@ -88,7 +89,7 @@ void schemes_settings_read(int argc, char **argv, schemes_settings *out) {
         {"warmup", 0, BENCH_COUNT, &out->warmup, "N", 0, 1e6,
          "steps of --speed before the measured ones"},
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "seed of the synthetic gradients"},
-        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0, "write records to FILE; -: stdout"},
+        BENCH_ROW_JSON(&out->json),
     };
     bench_options_parse("tamis_schemes", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench/common/launcher.h"
+#include "bench/common/option_rows.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/common/start.h"
@@ -27,8 +28,7 @@ void wait_settings_read(int argc, char **argv, wait_settings *out) {
         {"transport", 't', BENCH_CHOICE, &out->transport, "local|mpi", 0, 0,
          "default: mpi under mpirun"},
         {"ranks", 0, BENCH_COUNT, &out->ranks, "N", 2, 4096, "ranks of transport local"},
-        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
-         "write records to FILE; -: stdout, and the table goes to stderr"},
+        BENCH_ROW_JSON_TABLE(&out->json),
     };
     bench_options_parse("tamis_wait_bench", purpose, options, sizeof options / sizeof options[0],
                         argc, argv);
