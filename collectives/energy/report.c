@@ -8,8 +8,7 @@
 #include "collectives/energy/report.h"
 
 #include "lib/base/fenv.h"
-
-#include <xxhash.h>
+#include "lib/base/hash.h"
 
 #define CALL "tamis_energy_report"
 
@@ -73,7 +72,7 @@ static size_t messages_bytes(uint32_t nranks, uint32_t most, uint64_t entries) {
 
 static plan report_make_plan(const tamis_comm *comm) {
     plan p = {.latest = report_record_of(comm, 0)->sums,
-              .name = XXH3_64bits(comm->records, (size_t)comm->nranks * TAM_RECORD_BYTES) | 1};
+              .name = tam_hash(comm->records, (size_t)comm->nranks * TAM_RECORD_BYTES) | 1};
     for (uint32_t r = 0; r < comm->nranks; r++) {
         const record *c = report_record_of(comm, r);
         p.entries += c->entries;

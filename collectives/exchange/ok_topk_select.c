@@ -17,6 +17,7 @@
  */
 #include "collectives/exchange/ok_topk.h"
 
+#include "lib/base/hash.h"
 #include "lib/policy/rules.h"
 
 #include <xxhash.h>
@@ -111,11 +112,11 @@ static size_t keep_above_threshold(tam_ok_topk *g, const uint32_t *indices, cons
 }
 
 static uint64_t seal_of(const tam_ok_topk_header *h) {
-    return XXH3_64bits(h, offsetof(tam_ok_topk_header, seal));
+    return tam_hash(h, offsetof(tam_ok_topk_header, seal));
 }
 
 static uint64_t ok_topk_select_checksum(const tam_ok_topk_pair *pairs, uint64_t count) {
-    return XXH3_64bits(pairs, (size_t)count * sizeof pairs[0]);
+    return tam_hash(pairs, (size_t)count * sizeof pairs[0]);
 }
 
 static uint64_t length_of(const tam_ok_topk *g, uint32_t r) {

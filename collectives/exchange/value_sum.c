@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/value_sum.h"
 
+#include "lib/base/hash.h"
 #include "lib/base/numbers.h"
 #include "lib/base/tree.h"
 #include "lib/policy/shards.h"
 
-#include <xxhash.h>
-
-enum { PIECE_MOST = 1 << 16, SEAL = 8 };
+enum { PIECE_MOST = 1 << 16 };
 
 static const char bad_scale[] = "a scale is negative or infinite";
 
@@ -15,22 +14,17 @@ static const char bad_scale[] = "a scale is negative or infinite";
 
 /* Nothing is sent of no values. */
 static size_t sealed(size_t bytes) {
-    return bytes > 0 ? bytes + SEAL : 0;
+    return bytes > 0 ? bytes + TAM_SEAL : 0;
 }
 
 static void value_sum_seal(unsigned char *message, size_t bytes) {
-    uint64_t hash = XXH3_64bits(message, bytes);
     if (bytes > 0)
-        memcpy(message + bytes, &hash, SEAL);
+        tam_seal(message, bytes);
 }
 
 /* @return NULL, or why the message is refused */
 static const char *value_sum_check_seal(const unsigned char *message, size_t bytes) {
-    uint64_t hash;
-    if (bytes == 0)
-        return NULL;
-    memcpy(&hash, message + bytes, SEAL);
-    return hash == XXH3_64bits(message, bytes) ? NULL : "their checksum is wrong";
+    return bytes == 0 || tam_seal_holds(message, bytes) ? NULL : "their checksum is wrong";
 }
 
 /* -- memory ----------------------------------------------------------------------------------- */
@@ -43,7 +37,7 @@ static size_t shards_most(const tam_value_sum *s, const tam_value_codec *type, s
 
 static void measure_owners(const tam_value_sum *s, size_t most, size_t *send, size_t *recv) {
     size_t up = shards_most(s, s->up, most), down = shards_most(s, s->down, most);
-    *send = tam_max(tam_value_bytes(s->up, most) + s->nranks * SEAL, down);
+    *send = tam_max(tam_value_bytes(s->up, most) + s->nranks * TAM_SEAL, down);
     *recv = s->nranks * tam_max(up, down);
 }
 

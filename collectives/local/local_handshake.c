@@ -4,6 +4,7 @@
  * took.
  */
 #include "collectives/local/local.h"
+#include "lib/base/hash.h"
 
 #include <stdio.h>
 #include <xxhash.h>
@@ -45,7 +46,7 @@ static tamis_status local_handshake_judge(const unsigned char *records, uint32_t
 
 static uint64_t hash_vectors(const tamis_local *l) {
     size_t bytes = (size_t)l->n * sizeof(float);
-    uint64_t hash = XXH3_64bits(l->base, bytes);
+    uint64_t hash = tam_hash(l->base, bytes);
     return l->momentum ? XXH3_64bits_withSeed(l->momentum, bytes, hash) : hash;
 }
 

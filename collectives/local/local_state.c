@@ -9,9 +9,9 @@
  */
 #include "collectives/local/local.h"
 #include "collectives/reducer/rollback.h"
+#include "lib/base/hash.h"
 
 #include <stdio.h>
-#include <xxhash.h>
 
 #define MAGIC UINT64_C(0x0c2d657461747453) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
@@ -50,7 +50,7 @@ static size_t local_state_bytes_of(const tamis_local *l) {
 }
 
 static uint64_t local_state_hash_header(const header *h) {
-    return XXH3_64bits(h, offsetof(header, header_hash));
+    return tam_hash(h, offsetof(header, header_hash));
 }
 
 static tamis_status local_state_check_arguments(const tamis_local *l, const void *memory,
@@ -104,7 +104,7 @@ tamis_status tamis_local_save(tamis_local *l, void *memory, size_t bytes) {
         .rounds = l->stats.rounds,
         .lost_rounds = l->stats.lost_rounds,
         .ratio = l->pace.ratio,
-        .parts_hash = XXH3_64bits(to, v.count * each),
+        .parts_hash = tam_hash(to, v.count * each),
     };
     h.header_hash = local_state_hash_header(&h);
     memcpy(memory, &h, sizeof h);
@@ -124,7 +124,7 @@ static tamis_status check_sound(const header *h, const void *parts) {
         return local_state_refuse("written on a machine with another byte order");
     if (h->header_hash != local_state_hash_header(h))
         return local_state_refuse("the header is damaged (checksum)");
-    if (h->parts_hash != XXH3_64bits(parts, h->bytes - sizeof *h))
+    if (h->parts_hash != tam_hash(parts, h->bytes - sizeof *h))
         return local_state_refuse("the vectors are damaged (checksum)");
     return TAMIS_OK;
 }

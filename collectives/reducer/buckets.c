@@ -6,8 +6,7 @@
 #include "collectives/reducer/rollback.h"
 
 #include "collectives/exchange/selection.h"
-
-#include <xxhash.h>
+#include "lib/base/hash.h"
 
 /* -- one bucket ------------------------------------------------------------------------------- */
 
@@ -80,7 +79,7 @@ static tamis_status open_control(tam_bucket *b) {
 static uint64_t hash_config(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     uint64_t who[] = {tam_config_handshake_hash(&r->handshake), r->serial, b->view.index};
-    return XXH3_64bits(who, sizeof who);
+    return tam_hash(who, sizeof who);
 }
 
 /* What an exchange may see of its bucket; k and the requested index codec are already set. */

@@ -5,12 +5,11 @@
  */
 #include "collectives/reducer/reducer.h"
 
+#include "lib/base/hash.h"
 #include "lib/contracts/index_codec.h"
 #include "lib/contracts/value_codec.h"
 #include "collectives/exchange/table.h"
 #include "lib/policy/cost.h"
-
-#include <xxhash.h>
 
 static tam_costs choose_costs_of(const tamis_reducer *r) {
     const tam_model model = tam_reducer_model(r);
@@ -88,7 +87,7 @@ static void choose_describe(const tam_bucket *b, uint64_t *fields) {
     if (tam_scheme_dense(b->scheme))
         fields[TAM_FACT_DENSE_BUCKETS] |= UINT64_C(1) << b->view.index;
     else
-        fields[TAM_FACT_BUCKET_CODECS] = XXH3_64bits(choice, sizeof choice);
+        fields[TAM_FACT_BUCKET_CODECS] = tam_hash(choice, sizeof choice);
 }
 
 static void choose_scheme(tam_bucket *b, uint64_t length, const tam_costs *costs) {

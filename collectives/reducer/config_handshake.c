@@ -4,9 +4,9 @@
  * configuration, in the communicator's records.
  */
 #include "collectives/reducer/reducer.h"
+#include "lib/base/hash.h"
 
 #include <stdio.h>
-#include <xxhash.h>
 
 _Static_assert(sizeof(tam_config_handshake) <= TAM_RECORD_BYTES, "a handshake fits the records");
 
@@ -119,7 +119,7 @@ void tam_config_handshake_of_state(const tam_config_handshake *handshake, uint64
 }
 
 uint64_t tam_config_handshake_hash(const tam_config_handshake *handshake) {
-    return XXH3_64bits(handshake->fields, sizeof handshake->fields);
+    return tam_hash(handshake->fields, sizeof handshake->fields);
 }
 
 /* The first rank that differs from rank 0, and in what. @return nranks: there is none */

@@ -4,6 +4,7 @@
  * hashes of the segments before a given one. It runs only when layouts are known to differ.
  */
 #include "collectives/reducer/reducer.h"
+#include "lib/base/hash.h"
 
 #include <stdio.h>
 #include <xxhash.h>
@@ -25,7 +26,7 @@ static tamis_status disagree_accept(const unsigned char *records, uint32_t nrank
 
 static uint64_t hash_before(const tamis_layout *layout, uint64_t segment) {
     uint64_t count = segment < layout->nsegments ? segment : layout->nsegments;
-    uint64_t hash = XXH3_64bits(layout->rows, count * sizeof layout->rows[0]);
+    uint64_t hash = tam_hash(layout->rows, count * sizeof layout->rows[0]);
     return XXH3_64bits_withSeed(layout->begins, (count + 1) * sizeof layout->begins[0], hash);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/state/state.h"
+#include "lib/base/hash.h"
 
 #include <xxhash.h>
 
@@ -85,11 +86,11 @@ tamis_status tam_state_copy(const tamis_reducer *r, const float *vector, float *
 }
 
 static uint64_t state_hash_header(const tam_state_header *h) {
-    return XXH3_64bits(h, offsetof(tam_state_header, header_hash));
+    return tam_hash(h, offsetof(tam_state_header, header_hash));
 }
 
 static uint64_t hash_parts(const void *control, size_t bytes) {
-    return XXH3_64bits(now_in(control), bytes - sizeof(tam_state_header));
+    return tam_hash(now_in(control), bytes - sizeof(tam_state_header));
 }
 
 static uint64_t hash_borders(const tamis_reducer *r) {
@@ -208,7 +209,7 @@ static uint64_t hash_residual(const float *residual, size_t bytes) {
 
 uint64_t tam_state_join_hashes(uint64_t first, uint64_t second) {
     const uint64_t both[] = {first, second};
-    return XXH3_64bits(both, sizeof both);
+    return tam_hash(both, sizeof both);
 }
 
 uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments) {

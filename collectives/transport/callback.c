@@ -6,7 +6,7 @@
 #include "lib/base/base.h"
 #include "collectives/coll/staged.h"
 #include "collectives/transport/comm.h"
-#include "collectives/transport/seal.h"
+#include "collectives/transport/unseal.h"
 #include "collectives/transport/shrink.h"
 #include "collectives/transport/sum.h"
 
@@ -45,7 +45,8 @@ static tamis_status gather_chunk(void *arg, const void *send, size_t bytes, cons
                                  tam_call *call) {
     callback *self = arg;
     *out = self->gathered;
-    tam_seal(send, bytes, self->sealed);
+    memcpy(self->sealed, send, bytes);
+    tam_seal(self->sealed, bytes);
     TAM_TRY(callback_call_allgather(self, self->sealed, bytes + TAM_SEAL, self->gathered, call));
     return tam_unseal(self->user.rank, self->user.nranks, bytes, "the all-gather callback",
                       self->gathered);

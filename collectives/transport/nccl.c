@@ -13,15 +13,15 @@
  *                |                            ^   ^      stream: copy, all-gather in place, copy
  *     device       | a |   |  --------->  | a | b |
  *
- * A hash goes with each piece all the way (seal.h). NCCL holds memory of the caller's only for work
- * on the caller's streams.
+ * A hash goes with each piece all the way (lib/base/hash.h). NCCL holds memory of the caller's only
+ * for work on the caller's streams.
  *
  * NCCL does not compare sizes between ranks: different sizes hang (the deadline ends that) or give
  * wrong bytes, which the headers and checksums of the exchanges find.
  */
 #include "collectives/transport/nccl_comm.h"
 
-#include "collectives/transport/seal.h"
+#include "collectives/transport/unseal.h"
 #include "collectives/transport/sum.h"
 #include "lib/transport/wait.h"
 
@@ -189,7 +189,8 @@ tamis_status tam_nccl_gather_piece(void *arg, const void *send, size_t bytes, co
     cudaError_t code = tam_nccl_enter(self, &before);
     if (code != cudaSuccess)
         return tam_nccl_cuda_failed(self, code, "choosing the device");
-    tam_seal(send, bytes, self->pinned);
+    memcpy(self->pinned, send, bytes);
+    tam_seal(self->pinned, bytes);
     tamis_status status = nccl_send_piece(self, bytes + TAM_SEAL, call);
     tam_nccl_leave(&before);
     if (status != TAMIS_OK)

@@ -4,7 +4,7 @@
  */
 #include "collectives/transport/nccl_comm.h"
 
-#include "collectives/transport/seal.h"
+#include "collectives/transport/unseal.h"
 
 enum {
     VERSION_MIN = NCCL_VERSION(2, 18, 0),

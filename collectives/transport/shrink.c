@@ -6,9 +6,9 @@
 
 #include "collectives/transport/handshake.h"
 #include "lib/base/fenv.h"
+#include "lib/base/hash.h"
 
 #include <stdio.h>
-#include <xxhash.h>
 
 static const char call[] = "tamis_comm_shrink";
 
@@ -80,7 +80,7 @@ tamis_status tam_shrink_compare(tamis_comm *comm, const tam_left *left, tamis_st
     const standing mine = {.header = {(uint64_t)own, "tamis_comm_shrink"},
                            .rank = left->comm->rank,
                            .nranks = left->comm->nranks,
-                           .list = left->ranks ? XXH3_64bits(left->ranks, bytes) : 0,
+                           .list = left->ranks ? tam_hash(left->ranks, bytes) : 0,
                            .group = comm->recorded.flight->group};
     TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, shrink_judge, left->deadline_ns));
     join_recorders(comm);

@@ -3,9 +3,8 @@
 
 #include "collectives/transport/shrink.h"
 #include "collectives/transport/sum.h"
+#include "lib/base/hash.h"
 #include "lib/base/tree.h"
-
-#include <xxhash.h>
 
 /* Turn runs for members into runs for all ranks, empty for ranks outside. */
 static void expand_offsets(const tam_subcomm *t, const size_t *at, size_t *out) {
@@ -47,26 +46,21 @@ static tamis_status allgather_subcomm(void *arg, const void *send, size_t bytes,
 
 /* -- sums ------------------------------------------------------------------------------------- */
 
-enum { SEAL = sizeof(uint64_t) };
-
 size_t tam_subcomm_sum_bytes(size_t count, uint32_t nmembers) {
-    size_t way = count * sizeof(float) + nmembers * (SEAL + sizeof(float));
+    size_t way = count * sizeof(float) + nmembers * (TAM_SEAL + sizeof(float));
     return 2 * way; /* out and in */
 }
 
 /* Write values and their checksum. @return the end of both */
 static char *subcomm_seal(const float *values, size_t count, char *out) {
-    uint64_t hash = XXH3_64bits(values, count * sizeof values[0]);
     memcpy(out, values, count * sizeof values[0]);
-    memcpy(out + count * sizeof values[0], &hash, SEAL);
-    return out + count * sizeof values[0] + SEAL;
+    tam_seal(out, count * sizeof values[0]);
+    return out + count * sizeof values[0] + TAM_SEAL;
 }
 
 static tamis_status subcomm_check_seal(const tam_subcomm *t, uint32_t member, const char *message,
                                        size_t count) {
-    uint64_t hash;
-    memcpy(&hash, message + count * sizeof(float), SEAL);
-    if (hash == XXH3_64bits(message, count * sizeof(float)))
+    if (tam_seal_holds(message, count * sizeof(float)))
         return TAMIS_OK;
     return tam_fail(
         TAMIS_E_PROTOCOL,
@@ -90,8 +84,8 @@ static size_t shard_length(const tam_subcomm *t, const sum *s, uint32_t i) {
 static tamis_status subcomm_add_up(const tam_subcomm *t, sum *s) {
     for (uint32_t i = 0; i < t->count; i++)
         TAM_TRY(subcomm_check_seal(t, i, s->in + s->recv_at[i], s->length));
-    tam_tree_add_up((const float *)(const void *)s->in, s->length + SEAL / sizeof(float), t->count,
-                    s->length, s->values + s->begin);
+    tam_tree_add_up((const float *)(const void *)s->in, s->length + TAM_SEAL / sizeof(float),
+                    t->count, s->length, s->values + s->begin);
     return TAMIS_OK;
 }
 
@@ -101,7 +95,7 @@ static tamis_status subcomm_scatter(tam_subcomm *t, sum *s, tam_call *call) {
         size_t begin = tam_shard_begin(s->count, i, t->count);
         end = subcomm_seal(s->values + begin, shard_length(t, s, i), end);
         s->send_at[i + 1] = (size_t)(end - s->out);
-        s->recv_at[i + 1] = (i + 1) * (s->length * sizeof(float) + SEAL);
+        s->recv_at[i + 1] = (i + 1) * (s->length * sizeof(float) + TAM_SEAL);
     }
     TAM_TRY(alltoall_subcomm(t, s->out, s->send_at, s->in, s->recv_at, call));
     return subcomm_add_up(t, s);
@@ -112,7 +106,7 @@ static tamis_status subcomm_gather_sums(tam_subcomm *t, sum *s, tam_call *call) 
     for (uint32_t i = 0; i < t->count; i++) {
         end = subcomm_seal(s->values + s->begin, s->length, end);
         s->send_at[i + 1] = (size_t)(end - s->out);
-        s->recv_at[i + 1] = s->recv_at[i] + shard_length(t, s, i) * sizeof(float) + SEAL;
+        s->recv_at[i + 1] = s->recv_at[i] + shard_length(t, s, i) * sizeof(float) + TAM_SEAL;
     }
     TAM_TRY(alltoall_subcomm(t, s->out, s->send_at, s->in, s->recv_at, call));
     for (uint32_t i = 0; i < t->count; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/layout.h"
+#include "lib/base/hash.h"
 
 #include <stdio.h>
-#include <xxhash.h>
 
 static tamis_status layout_check(const tamis_segment *segments, size_t nsegments) {
     if (!segments || nsegments == 0)
@@ -53,7 +53,7 @@ tamis_status tamis_layout_create(const tamis_segment *segments, size_t nsegments
         layout->length += segments[i].length;
         layout->begins[i + 1] = (uint32_t)layout->length;
     }
-    layout->hash = XXH3_64bits(layout->begins, (nsegments + 1) * sizeof layout->begins[0]);
+    layout->hash = tam_hash(layout->begins, (nsegments + 1) * sizeof layout->begins[0]);
     layout->ordinary = layout->length;
     *out = layout;
     return TAMIS_OK;
@@ -73,7 +73,7 @@ static void record_rows(tamis_layout *layout) {
         layout->ordinary -= sparse_rows ? tam_segment_length(layout, s) : 0;
     }
     layout->rows_hash = layout->nrow_segments
-                            ? XXH3_64bits(layout->rows, layout->nsegments * sizeof layout->rows[0])
+                            ? tam_hash(layout->rows, layout->nsegments * sizeof layout->rows[0])
                             : 0;
 }
 

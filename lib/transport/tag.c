@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/transport/tag.h"
-
-#include <xxhash.h>
+#include "lib/base/hash.h"
 
 static uint64_t tag_hash_of(const tam_tag *tag) {
     tam_tag own = *tag;
     own.check = 0;
-    return XXH3_64bits(&own, sizeof own);
+    return tam_hash(&own, sizeof own);
 }
 
 void tam_tag_seal(tam_tag *tag) {

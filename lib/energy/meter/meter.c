@@ -4,11 +4,11 @@
  */
 #include "lib/energy/meter/meter.h"
 #include "lib/base/fenv.h"
+#include "lib/base/hash.h"
 
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum { LOOK_NS = 50000000, LAST_READING_NS = 500000000 };
 
@@ -189,7 +189,7 @@ static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
     e->pue = c->pue;
     e->pid = (int)getpid();
     read_boot_id(c->sysfs_root, boot_id, sizeof boot_id);
-    e->host = XXH3_64bits(boot_id, strlen(boot_id));
+    e->host = tam_hash(boot_id, strlen(boot_id));
     TAM_TRY(tam_marks_open(&e->marks));
     TAM_TRY(tam_spans_open(&e->spans));
     if (constant || (c->intensity && c->intensity[0]))

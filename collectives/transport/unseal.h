@@ -7,15 +7,11 @@
  *     received   | bytes | hash | bytes | hash | bytes | hash |
  *     unsealed   | bytes | bytes | bytes |
  */
-#ifndef TAM_TRANSPORT_SEAL_H
-#define TAM_TRANSPORT_SEAL_H
+#ifndef TAM_TRANSPORT_UNSEAL_H
+#define TAM_TRANSPORT_UNSEAL_H
 
 #include "lib/base/base.h"
-
-enum { TAM_SEAL = sizeof(uint64_t) };
-
-/** @param out  [bytes + TAM_SEAL] */
-void tam_seal(const void *memory, size_t bytes, void *out);
+#include "lib/base/hash.h"
 
 /** Check what came of all ranks and move it together, without the hashes. PROTOCOL and a sentence,
  * which names the rank that it came from, if some was damaged.
