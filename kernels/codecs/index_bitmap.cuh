@@ -41,17 +41,22 @@ static __device__ __forceinline__ uint32_t read_bitmap(const packing &p) {
     return faults | (good ? 0 : 1u << TAM_REFUSED_CODE);
 }
 
-static __device__ void unpack_bitmap(const tam_cuda_exchange &x, uint32_t r) {
-    blame(x, r, read_bitmap(packing_from(x, r)));
-}
+struct tam_list_bitmap {
+    static __device__ __forceinline__ uint32_t write(const packing &p) {
+        return write_bitmap(p);
+    }
+
+    static __device__ __forceinline__ uint32_t read(const packing &p) {
+        return read_bitmap(p);
+    }
+};
 
 static int tam_pack_bitmap(const tam_cuda_exchange *job, void *stream) {
-    return tam_launch(tam_pack_codes<tam_codes_alone<write_bitmap>>, 1, stream, *job);
+    return tam_pack_alone<tam_list_bitmap>(job, stream);
 }
 
 static int tam_unpack_bitmap(const tam_cuda_exchange *job, void *stream) {
-    return tam_launch(tam_unpack_lists<unpack_bitmap>, tam_blocks_for(job, job->packets.nranks),
-                      stream, *job);
+    return tam_launch_lists<tam_codes_alone<tam_list_bitmap>>(job, stream);
 }
 
 #endif

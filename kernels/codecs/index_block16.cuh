@@ -194,17 +194,27 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
     }
 }
 
+struct tam_codes_block16 {
+    static __device__ __forceinline__ uint64_t write(const tam_cuda_exchange &x, const packing &p) {
+        return pack_lows(x, p);
+    }
+
+    static __device__ __forceinline__ void read(const tam_cuda_exchange &x, uint32_t r) {
+        read_counts(x, r);
+    }
+};
+
 static int tam_pack_block16(const tam_cuda_exchange *job, void *stream) {
     uint64_t blocks = tam_block16_blocks(job->packets.packed.span) / TAM_BLOCK_THREADS + 1;
     int error = tam_launch(count16, tam_blocks_for(job, blocks), stream, *job);
-    return error ? error
-                 : tam_launch(tam_pack_codes<pack_lows>, tam_code_blocks(job), stream, *job);
+    return error
+               ? error
+               : tam_launch(tam_pack_codes<tam_codes_block16>, tam_code_blocks(job), stream, *job);
 }
 
 static int tam_unpack_block16(const tam_cuda_exchange *job, void *stream) {
     uint64_t pieces = (uint64_t)tam_pieces_of(job->packets.capacity) * job->packets.nranks;
-    int error = tam_launch(tam_unpack_lists<read_counts>, tam_blocks_for(job, job->packets.nranks),
-                           stream, *job);
+    int error = tam_launch_lists<tam_codes_block16>(job, stream);
     return error ? error : tam_launch(unpack16, tam_blocks_for(job, pieces), stream, *job);
 }
 

@@ -122,40 +122,54 @@ static __device__ __forceinline__ uint32_t word_of(const packing &p, uint32_t w)
 
 /* -- kernels ---------------------------------------------------------------------------------- */
 
-/* CODES write the own list's codes. @return this thread's part of their checksum. Two blocks of a
- * multiprocessor at least: with fewer registers there are spills. */
-template <uint64_t (*CODES)(const tam_cuda_exchange &, const packing &)>
+/* CODES::write writes the own list's codes. @return this thread's part of their checksum. Two blocks
+ * of a multiprocessor at least: with fewer registers there are spills. */
+template <typename CODES>
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
     tam_pack_codes(const tam_cuda_exchange x) {
     const packing p = own_packing(x);
-    uint64_t sum = tam_block_sum(CODES(x, p));
+    uint64_t sum = tam_block_sum(CODES::write(x, p));
     if (threadIdx.x == 0)
         tam_add64(&x.scratch->sent, sum);
     if (!x.packets.with_values && tam_last_block(&x.scratch->sealed))
         tam_seal_packet(x, 0.0);
 }
 
-/* One block writes all codes. @return this thread's part of the checksum */
-template <uint32_t (*CODES)(const packing &)>
-static __device__ __forceinline__ uint64_t tam_codes_alone(const tam_cuda_exchange &x,
-                                                           const packing &p) {
-    uint32_t bytes = CODES(p);
-    if (threadIdx.x == 0)
-        x.scratch->code_bytes = bytes;
-    __syncthreads(); /* the codes are written */
-    return tam_part_of_bytes(TAM_SUM_INDICES, p.codes, bytes, 0, UINT32_MAX);
-}
-
-/* A block takes the list of a rank; the own one is where it was. */
-template <void (*UNPACK)(const tam_cuda_exchange &, uint32_t)>
+/* CODES::read reads the list of a rank, which a block takes; the own one is where it was. */
+template <typename CODES>
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     tam_unpack_lists(const tam_cuda_exchange x) {
     if (x.params->broken)
         return;
     for (uint32_t r = blockIdx.x; r < x.packets.nranks; r += gridDim.x) {
         if (r != x.packets.rank)
-            UNPACK(x, r);
+            CODES::read(x, r);
     }
+}
+
+/* One block writes all codes of a list, and one reads them: LIST::write returns their bytes,
+ * LIST::read bits of faults. */
+template <typename LIST> struct tam_codes_alone {
+    static __device__ __forceinline__ uint64_t write(const tam_cuda_exchange &x, const packing &p) {
+        uint32_t bytes = LIST::write(p);
+        if (threadIdx.x == 0)
+            x.scratch->code_bytes = bytes;
+        __syncthreads(); /* the codes are written */
+        return tam_part_of_bytes(TAM_SUM_INDICES, p.codes, bytes, 0, UINT32_MAX);
+    }
+
+    static __device__ __forceinline__ void read(const tam_cuda_exchange &x, uint32_t r) {
+        blame(x, r, LIST::read(packing_from(x, r)));
+    }
+};
+
+template <typename LIST> static int tam_pack_alone(const tam_cuda_exchange *job, void *stream) {
+    return tam_launch(tam_pack_codes<tam_codes_alone<LIST>>, 1, stream, *job);
+}
+
+template <typename CODES> static int tam_launch_lists(const tam_cuda_exchange *job, void *stream) {
+    return tam_launch(tam_unpack_lists<CODES>, tam_blocks_for(job, job->packets.nranks), stream,
+                      *job);
 }
 
 /* Blocks for a pass over the codes, a word for each thread. */

@@ -52,17 +52,22 @@ static __device__ __forceinline__ uint32_t read_gap8(const packing &p) {
     return faults | (ends && done == p.count && next <= p.span ? 0 : 1u << TAM_REFUSED_CODE);
 }
 
-static __device__ void unpack_gap8(const tam_cuda_exchange &x, uint32_t r) {
-    blame(x, r, read_gap8(packing_from(x, r)));
-}
+struct tam_list_gap8 {
+    static __device__ __forceinline__ uint32_t write(const packing &p) {
+        return write_gap8(p);
+    }
+
+    static __device__ __forceinline__ uint32_t read(const packing &p) {
+        return read_gap8(p);
+    }
+};
 
 static int tam_pack_gap8(const tam_cuda_exchange *job, void *stream) {
-    return tam_launch(tam_pack_codes<tam_codes_alone<write_gap8>>, 1, stream, *job);
+    return tam_pack_alone<tam_list_gap8>(job, stream);
 }
 
 static int tam_unpack_gap8(const tam_cuda_exchange *job, void *stream) {
-    return tam_launch(tam_unpack_lists<unpack_gap8>, tam_blocks_for(job, job->packets.nranks),
-                      stream, *job);
+    return tam_launch_lists<tam_codes_alone<tam_list_gap8>>(job, stream);
 }
 
 #endif

@@ -352,11 +352,17 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack_rice(const ta
     });
 }
 
+struct tam_codes_rice {
+    static __device__ __forceinline__ uint64_t write(const tam_cuda_exchange &x, const packing &p) {
+        return write_rice(x, p);
+    }
+};
+
 static int tam_pack_rice(const tam_cuda_exchange *job, void *stream) {
     unsigned pieces = tam_blocks_for(job, tam_pieces_of(job->packets.capacity));
     int error = tam_launch(count_rice, pieces, stream, *job);
     return error ? error
-                 : tam_launch(tam_pack_codes<write_rice>, tam_code_blocks(job), stream, *job);
+                 : tam_launch(tam_pack_codes<tam_codes_rice>, tam_code_blocks(job), stream, *job);
 }
 
 static int tam_unpack_rice(const tam_cuda_exchange *job, void *stream) {

@@ -84,7 +84,7 @@ for part in range(3):
 print(*(len(part) for part in after[1][0]))
 END_OF_COMPARE
 
-migrate() { # from ranks, to ranks, moments, options: saved, loaded and saved again
+resize() { # from ranks, to ranks, moments, options: saved, loaded and saved again
     local from=$1 to=$2 moments=$3 sizes
     shift 3
     ranks=$from run "$dir/from.json" "$@" --batch $((12 / from)) --steps 8 --stop 6 --save "$dir/from"
