@@ -3,7 +3,7 @@
 """Trains a small network on Fashion-MNIST with DistributedDataParallel and a sparse exchange.
 
     mpirun -np 4 python3 examples/ddp_fashion_mnist.py --density 0.01
-    torchrun --nproc-per-node 4 examples/ddp_fashion_mnist.py
+    torchrun --nproc_per_node 4 examples/ddp_fashion_mnist.py
     srun --mpi=pmix -n 4 python3 examples/ddp_fashion_mnist.py
     examples/launch.py -n 4 examples/ddp_fashion_mnist.py --dense
     mpirun -np 4 python3 examples/ddp_fashion_mnist.py --optimizer adamw --density 0.03
@@ -40,6 +40,7 @@ def parse() -> argparse.Namespace:
     exchange = parser.add_argument_group("exchange")
     exchange.add_argument("--density", type=float, default=0.01, help="share that travels")
     exchange.add_argument("--scheme", help="see tamis.schemes(); what suits the optimizer")
+    exchange.add_argument("--value-codec", default="auto", help="auto, float32, ..., fp4, fp2")
     exchange.add_argument("--dense", action="store_true", help="torch's own all-reduce, no tamis")
     exchange.add_argument("--transport", default="auto", help="auto, mpi, torch, nccl, local")
     exchange.add_argument("--overlap", choices=("on", "off"), default="on")
@@ -71,7 +72,8 @@ def make_optimizer(options: argparse.Namespace, model: nn.Module) -> torch.optim
     """AdamW without a first moment: below 5 % of the entries the residual is the momentum."""
     if options.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), lr=options.lr, momentum=options.momentum)
-    betas = (0.9, 0.999) if options.dense else (0.0, 0.99)
+    few = not options.dense and options.density < 0.05  # docs/choosing.md
+    betas = (0.0, 0.99) if few else (0.9, 0.999)
     return torch.optim.AdamW(model.parameters(), lr=options.lr, betas=betas, weight_decay=0.01)
 
 
@@ -130,6 +132,7 @@ class Run:
             self.state = tamis.torch.attach(
                 self.model,
                 density=options.density,
+                value_codec=options.value_codec,
                 scheme=options.scheme,
                 transport=options.transport,
                 overlap=options.overlap == "on",

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """The natural script, attach(ddp, optimizer=AdamW(...)), beside dense DDP and torch's own hooks.
 
-    torchrun --nproc-per-node 2 bench/lab/torch_natural.py TEXT [--steps 600] [--seeds 3] [--clip 1.0]
+    torchrun --nproc_per_node 2 bench/lab/torch_natural.py TEXT [--steps 600] [--seeds 3] [--clip 1.0]
         [--only RE]
 
 TEXT is any long text. Two models, each with the same AdamW and batches for all rows: `lm`, a

@@ -122,8 +122,8 @@ static __device__ __forceinline__ uint32_t word_of(const packing &p, uint32_t w)
 
 /* -- kernels ---------------------------------------------------------------------------------- */
 
-/* CODES::write writes the own list's codes. @return this thread's part of their checksum. Two blocks
- * of a multiprocessor at least: with fewer registers there are spills. */
+/* CODES::write writes the own list's codes and returns this thread's part of their checksum. Two
+ * blocks of a multiprocessor at least: with fewer registers there are spills. */
 template <typename CODES>
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
     tam_pack_codes(const tam_cuda_exchange x) {

@@ -26,7 +26,8 @@ static const status_row rows[] = {
      "tamis_info lists what was built and which schemes exist."},
     {TAMIS_E_MISMATCH, "TAMIS_E_MISMATCH",
      "The ranks were configured differently; every rank got this status.",
-     "Give the named field the same value on all ranks."},
+     "Make what the message names the same on all ranks: options, steps, or parameters, which one "
+     "rank broadcasts at the start."},
     {TAMIS_E_IO, "TAMIS_E_IO", "A file could not be read or written.",
      "Check the path, the permissions and the free space; a file that existed before is intact."},
     {TAMIS_E_FORMAT, "TAMIS_E_FORMAT",
@@ -38,9 +39,9 @@ static const status_row rows[] = {
      "Find the cause (learning rate, loss scale, input); training can continue with the next "
      "step."},
     {TAMIS_E_TIMEOUT, "TAMIS_E_TIMEOUT", "A rank did not answer before the deadline.",
-     "Save the state and exit, or go on with the ranks that are left (tamis_comm_shrink); check "
-     "the "
-     "rank that most error messages name; raise TAMIS_TIMEOUT_MS if ranks are merely slow."},
+     "Check the rank that most error messages name: it died, makes fewer steps than the others, or "
+     "is slow (TAMIS_TIMEOUT_MS). Save the state and exit, or go on with the ranks that are left "
+     "(tamis_comm_shrink; Python: tamis.run_elastic)."},
     {TAMIS_E_TRANSPORT, "TAMIS_E_TRANSPORT",
      "The underlying transport (MPI, NCCL, the caller's callback) reported an error.",
      "Save the state and exit; the error message includes that of the transport."},

@@ -278,7 +278,7 @@ def _right_launcher(source: str, number: int, transport: str) -> str:
         return f"Start it with srun --mpi=pmix -n {number} python3 {script}."
     if transport != "mpi":
         return (
-            f"Start it with {mpirun}, or with torchrun --nproc-per-node {number} {script} and call"
+            f"Start it with {mpirun}, or with torchrun --nproc_per_node {number} {script} and call"
             " torch.distributed.init_process_group first, and leave the transport to tamis."
         )
     if source in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
