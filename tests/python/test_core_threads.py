@@ -119,7 +119,7 @@ def test_a_rank_that_does_not_come_is_a_timeout():
         made[0].wait()
     error = caught.value
     assert (error.status, error.lost) == ("TAMIS_E_TIMEOUT", "comm")
-    assert error.remedy in str(error) and "check the rank" in error.remedy
+    assert error.remedy in str(error) and "Check the rank" in error.remedy
 
 
 def test_a_flight_recorder_is_written(tmp_path):
