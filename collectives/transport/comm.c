@@ -21,46 +21,6 @@ tamis_status tam_comm_timeout(const tamis_comm_config *config, uint64_t *out_ns)
     return TAMIS_OK;
 }
 
-/* -- flight recorder -------------------------------------------------------------------------- */
-
-void tam_comm_record(tamis_comm *comm, tam_flight_kind kind, uint64_t step, tamis_status status) {
-    const tam_event e = {.kind = kind, .step = step + 1, .status = status};
-    tam_flight_record(comm->recorded.flight, &e);
-}
-
-static tamis_status write_to(const tamis_comm *comm, const char *folder) {
-    int error = tam_flight_write(comm->recorded.flight, folder);
-    return error == 0 ? TAMIS_OK
-                      : tam_fail(TAMIS_E_IO, "rank %u cannot write its flight recorder to %s: %s",
-                                 comm->rank, folder, strerror(error));
-}
-
-/* The communicator was lost by the failure that is this thread's last one. */
-static void write_flight(const tamis_comm *comm, tamis_status status) {
-    const tam_event e = {.kind = TAM_FLIGHT_LOST, .status = status};
-    const char *folder = tam_setting_text(TAM_SETTING_FLIGHT);
-    tam_flight_record(comm->recorded.flight, &e);
-    if (folder[0] == '\0')
-        return;
-    int error = tam_flight_write(comm->recorded.flight, folder);
-    if (error != 0)
-        tam_log(TAM_WARN, "rank %u cannot write its flight recorder to %s: %s", comm->rank, folder,
-                strerror(error));
-}
-
-tamis_status tamis_comm_write_flight(const tamis_comm *comm, const char *folder) {
-    if (!comm)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_write_flight: comm is NULL");
-    const char *to = folder ? folder : tam_setting_text(TAM_SETTING_FLIGHT);
-    if (to[0] == '\0')
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_write_flight: %s",
-                        folder ? "folder is empty" : "folder is NULL and TAMIS_FLIGHT is not set");
-    int kept = errno; /* of what a signal interrupted */
-    tamis_status status = write_to(comm, to);
-    errno = kept;
-    return status;
-}
-
 /* -- poison ----------------------------------------------------------------------------------- */
 
 /* @param logged  `cause` has been logged */
@@ -74,7 +34,7 @@ static void poison(tamis_comm *comm, tamis_status status, const char *cause, boo
     pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
     if (none == TAMIS_OK)
-        write_flight(comm, status);
+        tam_comm_flight_lost(comm, status);
 }
 
 tamis_status tam_comm_check(tamis_comm *comm) {
@@ -303,6 +263,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
         goto err_free;
     comm->recorded.flight->transport = transport->name;
     comm->recorded.flight->plan = comm->plan;
+    tam_comm_flight_check(comm);
     comm->threaded = transport->capabilities & TAM_CAP_THREADED;
     if (comm->threaded && !tam_thread_start(&comm->thread, comm_drive, comm))
         goto err_lock;

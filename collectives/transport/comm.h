@@ -103,6 +103,12 @@ void tam_comm_lose(tamis_comm *comm, tamis_status status);
 /** Record an event of a step, counted from 0, of the caller's. */
 void tam_comm_record(tamis_comm *comm, tam_flight_kind kind, uint64_t step, tamis_status status);
 
+/** Warn if events could not be written where TAMIS_FLIGHT says, before a failure loses them. */
+void tam_comm_flight_check(const tamis_comm *comm);
+
+/** Record and write that the communicator was lost by this thread's last failure. */
+void tam_comm_flight_lost(const tamis_comm *comm, tamis_status status);
+
 /** Lose it because this rank goes on with fewer; tells other ranks where the transport can. */
 void tam_comm_revoke(tamis_comm *comm);
 

@@ -267,6 +267,34 @@ static void bad_folders_are_refused(void **state) {
     tamis_comm_destroy(comm);
 }
 
+/* What a call writes to stderr, in `text`. */
+static void create_and_listen(char *text, size_t bytes) {
+    FILE *said = tmpfile();
+    tamis_comm *comm = NULL;
+    int kept = dup(STDERR_FILENO);
+    assert_true(said && kept >= 0 && dup2(fileno(said), STDERR_FILENO) >= 0);
+    tamis_status status = tamis_comm_create_local(1, NULL, &comm);
+    assert_true(dup2(kept, STDERR_FILENO) >= 0 && close(kept) == 0);
+    assert_int_equal(status, TAMIS_OK);
+    tamis_comm_destroy(comm);
+    rewind(said);
+    text[fread(text, 1, bytes - 1, said)] = '\0';
+    fclose(said);
+}
+
+static void a_folder_that_is_not_there_is_said_before_a_failure(void **state) {
+    (void)state;
+    char away[sizeof folder + 8], text[512];
+    create_and_listen(text, sizeof text);
+    assert_string_equal(text, "");
+    snprintf(away, sizeof away, "%s.away", folder);
+    assert_int_equal(rename(folder, away), 0);
+    create_and_listen(text, sizeof text);
+    assert_int_equal(rename(away, folder), 0);
+    assert_non_null(strstr(text, "rank 0 will not be able to write its flight recorder to "));
+    assert_non_null(strstr(text, folder));
+}
+
 /* A figure for docs/measured. Ten times what is promised fails: the machine may do other work. */
 static void an_event_costs_little(void **state) {
     enum { EVENTS = 200000, TRIES = 20 };
@@ -295,6 +323,7 @@ int main(void) {
         cmocka_unit_test(files_are_always_complete),
         cmocka_unit_test(a_rank_that_stops_is_named_before_the_deadline),
         cmocka_unit_test(bad_folders_are_refused),
+        cmocka_unit_test(a_folder_that_is_not_there_is_said_before_a_failure),
         cmocka_unit_test(an_event_costs_little),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
