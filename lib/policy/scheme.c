@@ -86,7 +86,7 @@ static const char *list_presets(char *text, size_t size) {
 }
 
 static tamis_status refuse_word(const char *text, int i) {
-    char names[160], words[96];
+    char names[320], words[192];
     return tam_fail(TAMIS_E_ARGUMENT,
                     "scheme \"%s\": neither a preset (%s) nor four policies joined by '+'; word %d "
                     "must be %s",
@@ -96,7 +96,7 @@ static tamis_status refuse_word(const char *text, int i) {
 
 static tamis_status parse_words(const char *text, tam_scheme *out) {
     int found[4];
-    char words[96];
+    char words[192];
     const char *at = text;
     for (int i = 0; i < 4; i++) {
         size_t length = strcspn(at, "+");

@@ -14,10 +14,10 @@ static bool is(const char *text, const char *word) {
 static void fill(const tamis_scheme_info *info, scheme_case *out) {
     *out = (scheme_case){.dense = false};
     snprintf(out->name, sizeof out->name, "%s", info->name);
-    out->dense = is(info->name, "dense");
+    out->dense = is(info->exchange, "dense");
     out->exclusive = is(info->ownership, "cyclic") || is(info->ownership, "rotate") ||
                      is(info->ownership, "leader") || is(info->ownership, "balanced");
-    out->whole = out->dense || is(info->name, "quantized");
+    out->whole = out->dense || is(info->exchange, "quantized");
     out->all = is(info->ownership, "all") && !out->whole;
     out->counted = is(info->threshold, "exact") || is(info->threshold, "predict");
     out->by_segment =
