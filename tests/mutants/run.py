@@ -31,8 +31,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import table  # noqa: E402
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
-OPTIONS = ["-DTAMIS_CUDA=OFF", "-DTAMIS_NCCL=OFF", "-DTAMIS_PYTHON=OFF", "-DTAMIS_TESTS=ON"]
+OPTIONS = ["-DTAMIS_CUDA=OFF", "-DTAMIS_NCCL=OFF", "-DTAMIS_PYTHON=AUTO", "-DTAMIS_TESTS=ON"]
 KINDS = ("unit", "multi", "faults", "explore", "fuzz")
+# Tests of Python name no program: what they import is made by these targets.
+PACKAGES = {"python.": "tamis_python", "cuda.python_": "cuda_python"}
 NOT_OF_THE_LIBRARY = "^(slow|lint|headers|install|readme|python|mutants|energy|train|cluster)$"
 STAGES = 3
 ENOUGH = 0.95
@@ -117,7 +119,9 @@ class Copy:
         return {p for p in made if p in words or os.path.dirname(p) in words}
 
     def build_for(self, names):
-        self.build(sorted(set().union(*(self.tests[n][1] for n in names))))
+        packages = {target for start, target in PACKAGES.items()
+                    if any(name.startswith(start) for name in names)}
+        self.build(sorted(packages.union(*(self.tests[n][1] for n in names))))
 
     def select(self, kinds=None):
         barred = re.compile(NOT_OF_THE_LIBRARY)
