@@ -142,7 +142,7 @@ static tamis_status quiesce_bucket(tam_bucket *b) {
     r->step = past.number;
     b->view.last_result = past.last_result;
     b->view.early_nonfinite = past.early_nonfinite;
-    if (!tam_stream_selects(b) || tam_stream_is_sparse_rows(b))
+    if (!tam_stream_row_of(b)->resize) /* nothing of it follows from k */
         return TAMIS_OK;
     b->view.whole_k = past.k;
     b->view.k = tam_node_shard_budget(&b->node_shard, past.k);

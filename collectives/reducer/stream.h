@@ -8,11 +8,6 @@
 
 #include "collectives/reducer/inflight.h"
 
-/** If not, the gradient itself is summed. */
-static inline bool tam_stream_selects(const tam_bucket *b) {
-    return b->exchange->traits & TAM_TRAIT_SELECTS;
-}
-
 static inline bool tam_stream_is_sparse_rows(const tam_bucket *b) {
     return b->layout->nrow_segments > 0;
 }
