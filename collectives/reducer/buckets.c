@@ -6,6 +6,7 @@
 #include "collectives/reducer/rollback.h"
 
 #include "collectives/exchange/selection.h"
+#include "lib/base/half.h"
 #include "lib/base/hash.h"
 
 /* -- one bucket ------------------------------------------------------------------------------- */
@@ -190,10 +191,10 @@ static tamis_status open_arrays(tamis_reducer *r) {
     r->selected = tam_alloc_array(r->comm->nranks, sizeof r->selected[0]);
     r->bucket_of = tam_alloc_array(nsegments, sizeof r->bucket_of[0]);
     r->ready = tam_alloc_array(nsegments, sizeof r->ready[0]);
-    r->addresses = tam_alloc_array(nsegments, sizeof r->addresses[0]);
-    r->usual = tam_alloc_array(nsegments, sizeof r->usual[0]);
+    bool addresses =
+        tam_addresses_open(&r->addresses, r->layout, tam_type_bytes(r->config.grad_dtype));
     if (!r->buckets || !r->lengths || !r->budgets || !r->norms || !r->selected || !r->bucket_of ||
-        !r->ready || !r->addresses || !r->usual)
+        !r->ready || !addresses)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u buckets of %u segments", nbuckets,
                         nsegments);
     return TAMIS_OK;
@@ -281,8 +282,7 @@ void tam_buckets_close(tamis_reducer *r) {
     tam_free(r->rollback);
     tam_free(r->values);
     tam_free(r->indices);
-    tam_free(r->usual);
-    tam_free(r->addresses);
+    tam_addresses_close(&r->addresses);
     tam_free(r->ready);
     tam_free(r->bucket_of);
     tam_free(r->selected);

@@ -12,6 +12,7 @@
 #ifndef TAM_REDUCER_REDUCER_H
 #define TAM_REDUCER_REDUCER_H
 
+#include "collectives/reducer/addresses.h"
 #include "collectives/transport/handshake.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/calibrate_costs.h"
@@ -169,15 +170,11 @@ struct tamis_reducer {
     bool started;            /* a step is under way, */
     bool all_ready;          /* and start has been called for it */
     bool *ready;             /* [nsegments] */
-    tam_pair *addresses;     /* [naddresses] address, segment of gradients given so, ascending */
-    uint32_t naddresses;
-    uint64_t *usual;      /* [nsegments] their addresses in a step before, valid if has_usual */
-    bool has_usual;       /* ... in which all were given by segment */
-    bool usual_addresses; /* those of this step are there, so that `addresses` is empty */
-    uint32_t launched;    /* buckets */
-    bool launching;       /* a thread is about to launch the next one; waiters wait for it */
-    bool given_up;        /* the waiter has stopped waiting: no bucket may begin */
-    tamis_step given;     /* what the first call of the step gave */
+    tam_addresses addresses; /* of gradients given by segment */
+    uint32_t launched;       /* buckets */
+    bool launching;          /* a thread is about to launch the next one; waiters wait for it */
+    bool given_up;           /* the waiter has stopped waiting: no bucket may begin */
+    tamis_step given;        /* what the first call of the step gave */
 
     bool abandoned, has_result, has_norms;
     bool in_graph; /* a graph of the caller holds a step */

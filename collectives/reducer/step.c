@@ -32,103 +32,37 @@ static tamis_status check_run(const tamis_reducer *r, const void *grad, size_t b
     if (r->acc && begin < (const char *)(r->acc + r->residual_length) && end > (const char *)r->acc)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_step: the gradient of %s overlaps the reducer's residual", where);
+    if (!r->device->check)
+        return TAMIS_OK;
     snprintf(what, sizeof what, "tamis_step: the gradient of %s", where);
     return r->device->check(r->buckets[0].view.kernels, grad, what);
 }
 
-static tamis_status check_neighbours(const tamis_reducer *r, const tam_pair *low,
-                                     const tam_pair *high) {
-    uint32_t a = (uint32_t)low->value, b = (uint32_t)high->value;
-    if (low->key + segment_bytes(r, a) <= high->key)
-        return TAMIS_OK;
-    return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradients of %s and %s overlap",
-                    r->layout->names[a], r->layout->names[b]);
-}
-
-/* The position of a gradient among those already given in this step, by address. */
-static uint32_t find_address(const tamis_reducer *r, uint64_t key) {
-    uint32_t low = 0, high = r->naddresses;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (r->addresses[middle].key < key)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Gradients come to where they were in the step before, as a rule, and were then found to be apart:
- * as long as all do, they need not be sorted. */
 static void begin_addresses(tamis_reducer *r) {
-    uint32_t nsegments = r->layout->nsegments;
-    if (!r->usual_addresses && r->naddresses == nsegments) {
-        for (uint32_t i = 0; i < nsegments; i++)
-            r->usual[r->addresses[i].value] = r->addresses[i].key;
-        r->has_usual = true;
-    }
-    r->usual_addresses = r->has_usual;
-    r->naddresses = 0;
-}
-
-/* One is elsewhere: sort those that came before it in this step. */
-static void leave_usual_addresses(tamis_reducer *r) {
-    if (!r->usual_addresses)
-        return;
-    r->usual_addresses = false;
-    for (uint32_t s = 0; r->started && s < r->layout->nsegments; s++) {
-        if (r->ready[s])
-            r->addresses[r->naddresses++] = (tam_pair){r->usual[s], s};
-    }
-    tam_sort(r->addresses, r->naddresses);
+    memset(r->ready, 0, r->layout->nsegments * sizeof r->ready[0]);
+    tam_addresses_begin(&r->addresses);
 }
 
 /* Check that a gradient given by segment is sound and overlaps no other. On failure the reducer
  * stays as it is. */
-static tamis_status add_address(tamis_reducer *r, uint32_t segment, void *grad) {
+static tamis_status add_address(tamis_reducer *r, uint32_t segment, const void *grad) {
     TAM_TRY(check_run(r, grad, segment_bytes(r, segment), r->layout->names[segment]));
-    if (r->usual_addresses && r->usual[segment] == (uintptr_t)grad)
-        return TAMIS_OK;
-    leave_usual_addresses(r);
-    tam_pair own = {(uintptr_t)grad, segment};
-    uint32_t at = find_address(r, own.key);
-    if (at > 0)
-        TAM_TRY(check_neighbours(r, &r->addresses[at - 1], &own));
-    if (at < r->naddresses)
-        TAM_TRY(check_neighbours(r, &own, &r->addresses[at]));
-    memmove(&r->addresses[at + 1], &r->addresses[at], (r->naddresses - at) * sizeof own);
-    r->addresses[at] = own;
-    r->naddresses++;
-    return TAMIS_OK;
+    return tam_addresses_add(&r->addresses, segment, grad, r->ready);
 }
 
-/* Take back the addresses of segments that are not ready. */
-static void withdraw_addresses(tamis_reducer *r) {
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < r->naddresses; i++) {
-        if (r->ready[r->addresses[i].value])
-            r->addresses[kept++] = r->addresses[i];
-    }
-    r->naddresses = kept;
-}
-
-/* Add the addresses of all segments that are not ready; sorts once, for there may be many. */
+/* Add those of all segments that are not ready. The usual addresses are left before the first is
+ * added, because only those of ready segments are sorted then. */
 static tamis_status add_other_addresses(tamis_reducer *r, void *const *grads) {
     tamis_status status = TAMIS_OK;
-    leave_usual_addresses(r);
-    uint32_t count = r->naddresses;
-    for (uint32_t s = 0; s < r->layout->nsegments; s++) {
-        if (r->ready[s])
-            continue;
-        TAM_TRY(check_run(r, grads[s], segment_bytes(r, s), r->layout->names[s]));
-        r->addresses[count++] = (tam_pair){(uintptr_t)grads[s], s};
+    uint32_t nsegments = r->layout->nsegments;
+    for (uint32_t s = 0; s < nsegments && r->addresses.at_usual; s++) {
+        if (!r->ready[s] && !tam_addresses_is_usual(&r->addresses, s, grads[s]))
+            tam_addresses_leave_usual(&r->addresses, r->ready);
     }
-    r->naddresses = count;
-    tam_sort(r->addresses, count);
-    for (uint32_t i = 1; i < count && status == TAMIS_OK; i++)
-        status = check_neighbours(r, &r->addresses[i - 1], &r->addresses[i]);
+    for (uint32_t s = 0; s < nsegments && status == TAMIS_OK; s++)
+        status = r->ready[s] ? TAMIS_OK : add_address(r, s, grads[s]);
     if (status != TAMIS_OK)
-        withdraw_addresses(r);
+        tam_addresses_withdraw(&r->addresses, r->ready);
     return status;
 }
 
@@ -343,10 +277,8 @@ static tamis_status check_start(tamis_reducer *r, const tamis_step *step) {
     if (step->grad)
         return check_flat(r, step);
     TAM_TRY(check_others_before(r, step));
-    if (!r->started) {
-        memset(r->ready, 0, r->layout->nsegments * sizeof r->ready[0]);
+    if (!r->started)
         begin_addresses(r);
-    }
     return add_other_addresses(r, step->grads);
 }
 
@@ -415,7 +347,7 @@ static void take_back(tamis_reducer *r, uint32_t segment, bool first) {
     r->ready[segment] = false;
     r->buckets[r->bucket_of[segment]].unready++;
     r->started = !first;
-    withdraw_addresses(r);
+    tam_addresses_withdraw(&r->addresses, r->ready);
     pthread_mutex_unlock(&r->lock);
 }
 

@@ -136,7 +136,8 @@ typedef struct tam_device {
     tamis_status (*read)(void *self, const void *device, size_t bytes, void *host);
     tamis_status (*write)(void *self, const void *host, size_t bytes, void *device);
 
-    /** Whether `memory` may be a gradient; if not, the sentence begins with `what`. */
+    /** Whether `memory` may be a gradient; if not, the sentence begins with `what`. No function:
+     * all may. */
     tamis_status (*check)(void *self, const void *memory, const char *what);
 
     /** Later calls run after the work that the caller's `stream` holds now. */

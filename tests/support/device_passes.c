@@ -248,7 +248,8 @@ static void test_memory_is_zeroed_and_copied_both_ways(void **state) {
     unsigned char *there = w.row->alloc(w.device, BYTES), *here = test_malloc(BYTES);
     assert_non_null(there);
     assert_int_equal((uintptr_t)there % 64, 0);
-    assert_int_equal(w.row->check(w.device, there, "the gradient"), TAMIS_OK);
+    if (w.row->check)
+        assert_int_equal(w.row->check(w.device, there, "the gradient"), TAMIS_OK);
     memset(here, FILLER, BYTES);
     assert_int_equal(w.row->read(w.device, there, BYTES, here), TAMIS_OK);
     for (size_t i = 0; i < BYTES; i++) {
