@@ -43,6 +43,11 @@ static tamis_status staged_spread(void *arg, const tam_value_codec *type, void *
 
 const tam_encoded_transport tam_staged_encoded = {staged_scatter, staged_spread};
 
+tamis_status tam_staged_usable(const void *arg) {
+    const tam_staged *s = arg;
+    return s->coll.p2p->usable ? s->coll.p2p->usable(s->self) : TAMIS_OK;
+}
+
 void tam_staged_abort(void *arg) {
     tam_staged *s = arg;
     s->coll.p2p->abort(s->self);

@@ -221,7 +221,7 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
 }
 
 void tamis_reducer_destroy(tamis_reducer *r) {
-    if (!r)
+    if (!r || tam_comm_of_parent(r->comm))
         return;
     if (r->started)
         tam_log(TAM_WARN,

@@ -96,6 +96,7 @@ static tamis_status result_finish(tamis_reducer *r, const char *call, bool joins
     uint64_t begin_ns = tam_clock_ns();
     if (!r)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: reducer is NULL", call);
+    TAM_TRY(tam_comm_usable(r->comm));
     if (!is_started(r))
         return tam_fail(TAMIS_E_STATE,
                         "rank %u: %s was called without tamis_reducer_start or tamis_reducer_ready",
@@ -127,6 +128,7 @@ tamis_status tamis_reducer_join(tamis_reducer *r, void *stream) {
 tamis_status tamis_reducer_test(tamis_reducer *r, int *done) {
     if (!r || !done)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_test: %s is NULL", r ? "done" : "reducer");
+    TAM_TRY(tam_comm_usable(r->comm));
     if (!is_started(r))
         return tam_fail(TAMIS_E_STATE,
                         "rank %u: tamis_reducer_test was called without tamis_reducer_start or "

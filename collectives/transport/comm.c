@@ -37,7 +37,21 @@ static void poison(tamis_comm *comm, tamis_status status, const char *cause, boo
         tam_comm_flight_lost(comm, status);
 }
 
+bool tam_comm_of_parent(const tamis_comm *comm) {
+    return comm->forks != tam_forks();
+}
+
+tamis_status tam_comm_usable(const tamis_comm *comm) {
+    if (tam_comm_of_parent(comm))
+        return tam_fail(TAMIS_E_STATE,
+                        "rank %u: the communicator belongs to the process from which this one was "
+                        "forked, and only that one can use it",
+                        comm->rank);
+    return comm->transport->usable ? comm->transport->usable(comm->self) : TAMIS_OK;
+}
+
 tamis_status tam_comm_check(tamis_comm *comm) {
+    TAM_TRY(tam_comm_usable(comm));
     tamis_status status = (tamis_status)atomic_load(&comm->poison);
     if (status == TAMIS_OK)
         return TAMIS_OK;
@@ -235,6 +249,7 @@ tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job, uint64_t until_ns) 
 }
 
 tamis_status tam_comm_run(tamis_comm *comm, tam_job *job) {
+    TAM_TRY(tam_comm_usable(comm));
     tam_comm_submit(comm, job);
     return tam_comm_finish(comm, job, tam_comm_deadline(comm));
 }
@@ -248,6 +263,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
         goto err_close;
     comm->transport = transport;
     comm->self = self;
+    comm->forks = tam_forks();
     comm->rank = rank;
     comm->nranks = nranks;
     comm->stages = tam_plan_linear(nranks);
@@ -371,6 +387,7 @@ void tam_comm_revoke(tamis_comm *comm) {
 tamis_status tamis_comm_abort(tamis_comm *comm) {
     if (!comm)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_abort: comm is NULL");
+    TAM_TRY(tam_comm_usable(comm));
     poison(comm, TAMIS_E_ABORTED, "tamis_comm_abort was called on this rank", false);
     comm->transport->abort(comm->self);
     return TAMIS_OK;
@@ -392,7 +409,7 @@ static bool stop_thread(tamis_comm *comm) {
 }
 
 void tamis_comm_destroy(tamis_comm *comm) {
-    if (!comm)
+    if (!comm || tam_comm_of_parent(comm))
         return;
     if (comm->threaded && !stop_thread(comm)) {
         tam_log(TAM_WARN, "rank %u: the transport's thread does not end; its memory is not freed",

@@ -48,6 +48,7 @@ enum {
 struct tamis_comm {
     const tam_transport *transport;
     void *self;
+    unsigned forks; /* tam_forks at its creation */
     uint32_t rank, nranks;
     uint32_t *before;        /* [nranks] in the communicator that was shrunk; NULL: none was */
     char plan[64];           /* its stages, as text */
@@ -93,6 +94,13 @@ tamis_status tam_comm_open_staged(const tam_transport *transport, struct tam_sta
 
 /** Timeout of a configuration, in ns. */
 tamis_status tam_comm_timeout(const tamis_comm_config *config, uint64_t *out_ns);
+
+/** Whether it belongs to a process from which this one was forked: then nothing of it is freed, for
+ * its threads are not there, and what it shares with other ranks is the parent's. */
+bool tam_comm_of_parent(const tamis_comm *comm);
+
+/** STATE: it is a parent's, or its transport was shut down. */
+tamis_status tam_comm_usable(const tamis_comm *comm);
 
 /** The poison, with a sentence for tamis_last_error; TAMIS_OK if there is none. */
 tamis_status tam_comm_check(tamis_comm *comm);

@@ -19,9 +19,26 @@ tamis_status tam_mpi_check(const tam_mpi *self, int code, const char *what) {
     return tam_fail(TAMIS_E_TRANSPORT, "rank %d: %s: %s", self->rank, what, text);
 }
 
+/* MPI ends a process that calls it after MPI_Finalize. */
+static tamis_status check_finalized(const tam_mpi *self, tamis_status otherwise) {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (!finalized)
+        return TAMIS_OK;
+    return tam_fail(otherwise,
+                    "rank %d: MPI was finalised before this communicator was destroyed; destroy "
+                    "reducers and communicators first",
+                    self->rank);
+}
+
+static tamis_status mpi_usable(const void *arg) {
+    return check_finalized(arg, TAMIS_E_STATE);
+}
+
 static tamis_status post_mpi(void *arg, uint32_t ticket, const tam_message *m) {
     tam_mpi *self = arg;
     MPI_Request *request = &self->requests[ticket];
+    TAM_TRY(check_finalized(self, TAMIS_E_TRANSPORT)); /* in an exchange: it is lost */
     self->peers[ticket] = (int)m->peer;
     self->sends[ticket] = m->sends;
     if (m->sends)
@@ -70,6 +87,7 @@ static tamis_status mpi_explain(const tam_mpi *self, int count) {
 static tamis_status test_mpi(void *arg, tam_done *done, uint32_t *count) {
     tam_mpi *self = arg;
     int n = 0;
+    TAM_TRY(check_finalized(self, TAMIS_E_TRANSPORT));
     for (int i = 0; i < 2 && n == 0; i++) {
         int code = MPI_Testsome(TAM_P2P_TICKETS, self->requests, &n, self->done, self->statuses);
         if (code == MPI_ERR_IN_STATUS)
@@ -91,8 +109,9 @@ static tamis_status test_mpi(void *arg, tam_done *done, uint32_t *count) {
 static void cancel_mpi(void *arg, uint32_t ticket) {
     tam_mpi *self = arg;
     MPI_Request *request = &self->requests[ticket];
-    int done = 1;
-    if (*request == MPI_REQUEST_NULL)
+    int done = 1, finalized = 0;
+    MPI_Finalized(&finalized);
+    if (*request == MPI_REQUEST_NULL || finalized)
         return;
     if (MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
         MPI_Cancel(request);
@@ -120,6 +139,7 @@ static void close_mpi(void *arg, int clean) {
 const tam_p2p tam_mpi_p2p = {
     .name = "mpi",
     .stays_in_flight = true,
+    .usable = mpi_usable,
     .post = post_mpi,
     .test = test_mpi,
     .cancel = cancel_mpi,

@@ -9,6 +9,7 @@ static const tam_transport on_the_callers_threads = {
     .unthreaded = "MPI was initialised without MPI_THREAD_MULTIPLE; initialise it with "
                   "MPI_Init_thread(MPI_THREAD_MULTIPLE)",
     .capabilities = TAM_CAP_IN_FLIGHT,
+    .usable = tam_staged_usable,
     .allgather = tam_staged_allgather,
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
@@ -21,6 +22,7 @@ static const tam_transport on_the_callers_threads = {
 static const tam_transport threaded = {
     .name = "mpi",
     .capabilities = TAM_CAP_IN_FLIGHT | TAM_CAP_THREADED,
+    .usable = tam_staged_usable,
     .allgather = tam_staged_allgather,
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,

@@ -102,6 +102,7 @@ void tam_recorded_wrap(tam_recorded *t, const tam_transport *inner, void *self) 
     t->row = *inner;
     t->row.stream = inner->stream ? &streams : NULL;
     t->row.encoded = inner->encoded ? &encoded : NULL;
+    t->row.usable = NULL; /* of the communicator, before a job */
     t->row.allgather = allgather;
     t->row.allreduce_sum = allreduce_sum;
     t->row.alltoall = alltoall;

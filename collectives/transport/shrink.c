@@ -141,6 +141,7 @@ tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrink *how, tamis_
     tamis_comm *made = NULL;
     if (!comm || !smaller)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, comm ? "smaller" : "comm");
+    TAM_TRY(tam_comm_usable(comm));
     if (how)
         TAM_TRY(tam_struct_copy("tamis_shrink", &own, sizeof own, sizeof own, how));
     TAM_TRY(shrink_check_list(comm, &own));

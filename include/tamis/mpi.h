@@ -40,9 +40,10 @@ TAMIS_CHECKED tamis_status tamis_comm_create_mpi_of(const char *built_with, cons
  * More than 2 ranks measure their network here and choose the stages in which they exchange
  * (tamis_comm_plan): results are the same for all stages. TAMIS_PLAN fixes them.
  *
- * Initialise MPI first, and do not finalise it before tamis_comm_destroy. After the communicator
- * is lost (TAMIS_E_TIMEOUT and worse) do not call MPI_Finalize, which may hang: end the process
- * with MPI_Abort or _exit, and keep gradient buffers allocated until then.
+ * Initialise MPI first, and do not finalise it before tamis_comm_destroy: every call but destroy
+ * says STATE then. After the communicator is lost (TAMIS_E_TIMEOUT and worse) do not call
+ * MPI_Finalize, which may hang: end the process with MPI_Abort or _exit, and keep gradient buffers
+ * allocated until then.
  *
  * Where MPI tolerates faults (ULFM: Open MPI 5, started by mpirun --with-ft ulfm; found when the
  * library is configured), a process that dies is noticed at once, as TRANSPORT, and

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/base/sync.h"
+
+#include <stdatomic.h>
 #include "lib/base/fenv.h"
 
 #include <errno.h>
@@ -41,4 +43,23 @@ bool tam_thread_start(pthread_t *thread, void *(*body)(void *), void *context) {
     int failed = pthread_create(thread, NULL, body, context);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failed == 0;
+}
+
+/* -- forks ------------------------------------------------------------------------------------ */
+
+static atomic_uint forks;
+
+static void count_fork(void) {
+    atomic_fetch_add(&forks, 1);
+}
+
+static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+/* Not the process's number: getpid is a system call, and every step would make some. */
+unsigned tam_forks(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    return atomic_load(&forks);
 }

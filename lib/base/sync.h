@@ -19,4 +19,8 @@ bool tam_lock_wait(pthread_mutex_t *lock, pthread_cond_t *changed, uint64_t unti
 /** Start a thread that no signal of the process interrupts; false: out of resources. */
 bool tam_thread_start(pthread_t *thread, void *(*body)(void *), void *context);
 
+/** How often this process was forked from another: an object that recorded another number belongs
+ * to a parent. The child has none of its threads, and locks are as they were. */
+unsigned tam_forks(void);
+
 #endif

@@ -36,6 +36,9 @@ typedef struct tam_p2p {
     const char *name;
     bool stays_in_flight; /* withdrawn messages may still use their memory */
 
+    /** STATE where the link can no longer be called. NULL: it always can. Any thread. */
+    tamis_status (*usable)(const void *self);
+
     tamis_status (*post)(void *self, uint32_t ticket, const tam_message *message);
 
     /** Which messages have become complete since the last call.

@@ -129,6 +129,10 @@ typedef struct tam_transport {
     const char *unthreaded; /* why it is not TAM_CAP_THREADED although it could be, and what to do;
                                NULL: it could not */
 
+    /** STATE where it can no longer be called, as when its library was shut down. NULL: it always
+     * can. Any thread. */
+    tamis_status (*usable)(const void *self);
+
     /** What buckets are planned for. NULL: not known */
     const tam_usual_link *(*usual)(const void *self);
 

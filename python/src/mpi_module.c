@@ -15,9 +15,11 @@
 
 #include <pthread.h>
 #include <tamis/mpi.h>
+#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `own`, init and finalize */
 static bool own;
+static pid_t process; /* that initialised MPI: a child that was forked may not finalise it */
 
 static int mpi_module_state(void) {
     int initialized = 0, finalized = 0;
@@ -38,6 +40,7 @@ static tamis_status mpi_module_begin(void) {
     if (code != MPI_SUCCESS)
         return tam_fail(TAMIS_E_TRANSPORT, "MPI_Init_thread returned %d", code);
     own = true;
+    process = getpid();
     return TAMIS_OK;
 }
 
@@ -58,7 +61,8 @@ static int state_mpi(void) {
 
 static tamis_status finalize_mpi(void) {
     pthread_mutex_lock(&lock);
-    int code = mpi_module_state() == TAM_PYTHON_MPI_OWN ? MPI_Finalize() : MPI_SUCCESS;
+    bool finalizes = mpi_module_state() == TAM_PYTHON_MPI_OWN && process == getpid();
+    int code = finalizes ? MPI_Finalize() : MPI_SUCCESS;
     pthread_mutex_unlock(&lock);
     if (code == MPI_SUCCESS)
         return TAMIS_OK;

@@ -291,6 +291,7 @@ def _right_launcher(source: str, number: int, transport: str) -> str:
 
 # --- the exit
 
+_process = os.getpid()
 _made: List["weakref.ref[Comm]"] = []  # in order, so that all ranks close in the same order
 
 
@@ -305,8 +306,11 @@ def _leave() -> None:
     """Close what is open, in the same order on all ranks, and finalise MPI if it is our own.
 
     After an exception other ranks may still wait for this one, and MPI_Finalize would wait for
-    them in turn. So the process exits without it, and the launcher sees its exit status.
+    them in turn. So the process exits without it, and the launcher sees its exit status. A child
+    that was forked, and ends by sys.exit, leaves all of it to its parent.
     """
+    if os.getpid() != _process:
+        return
     failed = getattr(sys, "last_value", None) is not None
     reducers = [item for item in gc.get_objects() if type(item) is Reducer]
     meters = [item for item in gc.get_objects() if issubclass(type(item), Meter)]

@@ -54,6 +54,26 @@ def test_mpi_of_somebody_else_is_left_to_him():
 
 
 @needs_mpi
+def test_a_forked_child_that_leaves_touches_nothing_of_its_parent():
+    fork = """
+import os
+child = os.fork()
+if child == 0:
+    try:
+        step()
+    except tamis.Error as error:
+        assert error.status == "TAMIS_E_STATE" and "forked" in str(error), error
+        sys.exit(7)
+    sys.exit(8)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+step()
+"""
+    job = jobs.mpirun(2, SAY_STATE_LAST + WORK + fork)
+    assert job.status == 0, job
+    assert sorted(job.lines) == ["finalized"] * 2 + ["own"] * 2, job
+
+
+@needs_mpi
 def test_an_exception_on_one_rank_ends_the_job_soon():
     begin = time.monotonic()
     job = jobs.mpirun(3, WORK + "if comm.rank == 1: raise ValueError('rank 1 fails')\nstep()\n")

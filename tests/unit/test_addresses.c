@@ -43,11 +43,11 @@ static void close_model(model *m) {
  * from the last to the first, so that few overlap. */
 static void move_some(model *m, uint64_t every) {
     bool backwards = draw(m, 2);
-    uintptr_t room = (MOST + 1) * ELEMENT;
+    uintptr_t pitch = (MOST + 1) * ELEMENT;
     for (uint32_t s = 0; s < SEGMENTS; s++) {
-        uint64_t slot = backwards ? SEGMENTS - 1 - s : s + SEGMENTS * draw(m, 2);
+        uint64_t position = backwards ? SEGMENTS - 1 - s : s + SEGMENTS * draw(m, 2);
         if (draw(m, every) == 0)
-            m->next[s] = 1000 + slot * room + ELEMENT * draw(m, 3);
+            m->next[s] = 1000 + position * pitch + ELEMENT * draw(m, 3);
     }
 }
 

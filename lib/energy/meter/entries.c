@@ -10,7 +10,7 @@
 tamis_status tam_meter_present(const tamis_energy *e, const char *call) {
     if (!e)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: energy is NULL", call);
-    if (e->pid == (int)getpid())
+    if (e->forks == tam_forks())
         return TAMIS_OK;
     return tam_fail(
         TAMIS_E_STATE,

@@ -187,7 +187,7 @@ static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
     bool constant = c->g_per_kwh == c->g_per_kwh;
     set_clocks(e, c);
     e->pue = c->pue;
-    e->pid = (int)getpid();
+    e->forks = tam_forks();
     read_boot_id(c->sysfs_root, boot_id, sizeof boot_id);
     e->host = tam_hash(boot_id, strlen(boot_id));
     TAM_TRY(tam_marks_open(&e->marks));
@@ -268,7 +268,7 @@ static void meter_finish(tamis_energy *e) {
 
 void tamis_energy_destroy(tamis_energy *e) {
     TAM_FENV_HELD();
-    if (!e || e->pid != (int)getpid())
+    if (!e || e->forks != tam_forks())
         return; /* a child that was forked has no threads, and the file is its parent's */
     stop(e);
     meter_finish(e);

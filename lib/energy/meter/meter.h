@@ -91,7 +91,7 @@ struct tamis_energy {
     double reported_grams;
     uint64_t host; /* hash of the boot id */
     uint64_t open_ns, window_ns, settle_ns;
-    int pid; /* a child that was forked has no threads */
+    unsigned forks; /* tam_forks when it was opened */
     pthread_t thread;
 
     struct { /* by steps; training threads add to it */
