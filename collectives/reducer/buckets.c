@@ -279,7 +279,7 @@ void tam_buckets_close(tamis_reducer *r) {
         close_bucket(&r->buckets[i]);
     if (!tam_reducer_buffers_in_flight(r))
         tam_free(r->staging);
-    tam_free(r->rollback);
+    tam_rollback_close(r);
     tam_free(r->values);
     tam_free(r->indices);
     tam_addresses_close(&r->addresses);

@@ -84,6 +84,9 @@ typedef struct tam_bucket {
     uint32_t *group_selected; /* [ngroups] */
     size_t rollback_at;       /* byte of reducer->rollback where its list begins */
     size_t rollback_capacity; /* entries that the list can hold */
+    void *rollback_long;      /* in place of it, for a step with more; grows as needed, or NULL */
+    size_t rollback_long_capacity;
+    bool rollback_is_long; /* the last step is recorded there */
 
     uint32_t unready;        /* segments of this step that are not ready yet */
     bool begun;              /* the residual has decayed and holds micro-batches of the next step */

@@ -3,6 +3,8 @@
 
 #include "collectives/reducer/snapshot.h"
 
+#include "lib/base/numbers.h"
+
 #include <math.h>
 
 /* Steps with a learned count may send several times as many entries as they aim at. */
@@ -32,9 +34,8 @@ static size_t rollback_capacity_of(const tam_bucket *b) {
     return (size_t)((targeted < n ? targeted : n) + 1) / 2 * 2;
 }
 
-static size_t list_bytes(const tam_bucket *b) {
-    return sizeof(rollback_list) +
-           rollback_capacity_of(b) * sizeof(float) * (3 + tam_update_masks(b->reducer));
+static size_t list_bytes(const tam_bucket *b, size_t capacity) {
+    return sizeof(rollback_list) + capacity * sizeof(float) * (3 + tam_update_masks(b->reducer));
 }
 
 /* Header and snapshot. */
@@ -45,14 +46,17 @@ static size_t lists_at(const tamis_reducer *r) {
 size_t tam_rollback_bytes(const tamis_reducer *r) {
     size_t bytes = lists_at(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
-        bytes += list_bytes(&r->buckets[i]);
+        bytes += list_bytes(&r->buckets[i], rollback_capacity_of(&r->buckets[i]));
     return bytes;
 }
 
 size_t tam_rollback_capacity(const tamis_reducer *r) {
     size_t most = 0;
-    for (uint32_t i = 0; i < r->nbuckets; i++)
-        most = r->buckets[i].rollback_capacity > most ? r->buckets[i].rollback_capacity : most;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        const tam_bucket *b = &r->buckets[i];
+        size_t own = b->rollback_is_long ? b->rollback_long_capacity : b->rollback_capacity;
+        most = tam_max(most, own);
+    }
     return most;
 }
 
@@ -65,7 +69,7 @@ static rollback_list *list_in(const tam_bucket *b, const void *record) {
 }
 
 static rollback_list *rollback_list_of(const tam_bucket *b) {
-    return list_in(b, b->reducer->rollback);
+    return b->rollback_is_long ? b->rollback_long : list_in(b, b->reducer->rollback);
 }
 
 static uint32_t *rollback_indices_of(const rollback_list *list) {
@@ -74,7 +78,8 @@ static uint32_t *rollback_indices_of(const rollback_list *list) {
 
 /* 0: values, 1: kept, 2: masked */
 static float *values_of(const tam_bucket *b, const rollback_list *list, int which) {
-    return (float *)(void *)rollback_indices_of(list) + (size_t)(which + 1) * b->rollback_capacity;
+    size_t capacity = list == b->rollback_long ? b->rollback_long_capacity : b->rollback_capacity;
+    return (float *)(void *)rollback_indices_of(list) + (size_t)(which + 1) * capacity;
 }
 
 tamis_status tam_rollback_open(tamis_reducer *r) {
@@ -82,12 +87,18 @@ tamis_status tam_rollback_open(tamis_reducer *r) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         r->buckets[i].rollback_at = at;
         r->buckets[i].rollback_capacity = rollback_capacity_of(&r->buckets[i]);
-        at += list_bytes(&r->buckets[i]);
+        at += list_bytes(&r->buckets[i], r->buckets[i].rollback_capacity);
     }
     r->rollback = tam_alloc(bytes);
     if (!r->rollback)
         return tam_fail(TAMIS_E_NOMEM, "no memory to roll a step back: %zu bytes", bytes);
     return TAMIS_OK;
+}
+
+void tam_rollback_close(tamis_reducer *r) {
+    for (uint32_t i = 0; r->buckets && i < r->nbuckets; i++)
+        tam_free(r->buckets[i].rollback_long);
+    tam_free(r->rollback);
 }
 
 /* -- while steps are made --------------------------------------------------------------------- */
@@ -101,6 +112,19 @@ void tam_rollback_pass(tam_bucket *b, float decay) {
     list->passes++;
     list->decay *= (double)decay;
     list->keep *= b->reducer->update.beta1;
+}
+
+/* @return false: no memory */
+static bool choose_list(tam_bucket *b, size_t count) {
+    b->rollback_is_long = count > b->rollback_capacity;
+    if (!b->rollback_is_long || count <= b->rollback_long_capacity)
+        return true;
+    size_t capacity = count + count / 4;
+    tam_free(b->rollback_long);
+    b->rollback_long = tam_alloc(list_bytes(b, capacity));
+    b->rollback_long_capacity = b->rollback_long ? capacity : 0;
+    b->rollback_is_long = b->rollback_long != NULL;
+    return b->rollback_is_long;
 }
 
 static tamis_status record_list(tam_bucket *b, const tam_entries *sent) {
@@ -129,12 +153,12 @@ tamis_status tam_rollback_record(tamis_reducer *r) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         tam_entries sent = r->acc && !r->now.skipped ? b->view.out.sent : (tam_entries){0};
-        rollback_list *list = rollback_list_of(b);
-        *list = (rollback_list){.decay = 1.0, .keep = 1.0};
-        if (sent.count > b->rollback_capacity)
-            tam_rollback_invalidate(r, TAM_ROLLBACK_TOO_LONG);
-        else
+        bool has_list = choose_list(b, sent.count);
+        *rollback_list_of(b) = (rollback_list){.decay = 1.0, .keep = 1.0};
+        if (has_list)
             TAM_TRY(record_list(b, &sent));
+        else
+            tam_rollback_invalidate(r, TAM_ROLLBACK_TOO_LONG);
     }
     return TAMIS_OK;
 }
@@ -181,6 +205,21 @@ tamis_status tam_rollback_skip(tamis_reducer *r) {
 }
 
 /* -- states ----------------------------------------------------------------------------------- */
+
+void tam_rollback_pack(const tamis_reducer *r, void *record) {
+    tam_rollback *own = record;
+    memcpy(record, r->rollback, tam_rollback_bytes(r));
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        if (r->buckets[i].rollback_is_long && own->state == TAM_ROLLBACK_POSSIBLE)
+            own->state = TAM_ROLLBACK_TOO_LONG;
+    }
+}
+
+void tam_rollback_take(tamis_reducer *r, const void *record, size_t bytes) {
+    memcpy(r->rollback, record, bytes);
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        r->buckets[i].rollback_is_long = false;
+}
 
 static bool list_valid(const tam_bucket *b, const rollback_list *list) {
     bool valid = list->count <= b->rollback_capacity && list->decay >= 0.0 && list->decay <= 1.0;

@@ -17,7 +17,9 @@
  *     no pass since     residual[i] = values[i]                                     the same bits
  *     passes since      residual[i] += decay * (values[i] - kept[i])         decay: of all of them
  *
- * so nothing is lost. A step with more entries than there is room for cannot be rolled back.
+ * so nothing is lost. A step with more entries than the record has room for, as after a gradient
+ * that grew many times, is recorded in a list beside it, which states leave out: a run that goes on
+ * can roll it back, one that loads a state cannot.
  */
 #ifndef TAM_REDUCER_ROLLBACK_H
 #define TAM_REDUCER_ROLLBACK_H
@@ -28,7 +30,7 @@
 typedef enum tam_rollback_state {
     TAM_ROLLBACK_NONE, /* no step was applied, or a device ran it */
     TAM_ROLLBACK_POSSIBLE,
-    TAM_ROLLBACK_TOO_LONG, /* the step had more entries than the record has room for */
+    TAM_ROLLBACK_TOO_LONG, /* the step had more entries than a state, or memory, has room for */
     TAM_ROLLBACK_DROPPED,  /* entries were dropped that the record does not hold */
     TAM_ROLLBACK_DONE,     /* it has been rolled back */
     TAM_ROLLBACK_STATES
@@ -57,13 +59,18 @@ void tam_rollback_invalidate(tamis_reducer *r, tam_rollback_state why);
 /** A pass has multiplied a bucket's residual by `decay` and then added to it. */
 void tam_rollback_pass(tam_bucket *b, float decay);
 
+/** The record of a state. */
+void tam_rollback_pack(const tamis_reducer *r, void *record);
+void tam_rollback_take(tamis_reducer *r, const void *record, size_t bytes);
+
 /** Whether a state's record is sound, given that its control part is. */
 bool tam_rollback_valid(const tamis_reducer *r, const void *record);
 
 /** Whether the reducer can go to the step before its own. */
 tam_rollback_state tam_rollback_state_of(const tamis_reducer *r);
-/** Most entries of a list. */
+/** Entries that a list has room for, at most. */
 size_t tam_rollback_capacity(const tamis_reducer *r);
+void tam_rollback_close(tamis_reducer *r);
 /** Roll the last step back. @param scratch  float[tam_rollback_capacity]. DEVICE: the reducer is
  * lost */
 tamis_status tam_rollback_run(tamis_reducer *r, float *scratch);

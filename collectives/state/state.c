@@ -112,7 +112,7 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
     tam_state_header *h = control;
     memset(control, 0, sizes.control);
     tam_snapshot_pack(r, true, now_in(control));
-    memcpy((char *)now_in(control) + sizes.snapshot, r->rollback, sizes.rollback);
+    tam_rollback_pack(r, (char *)now_in(control) + sizes.snapshot);
     h->magic = MAGIC;
     h->byte_order = BYTE_ORDER_MARK;
     h->control_bytes = sizes.control;
@@ -286,7 +286,7 @@ tamis_status tam_state_take_moments(tamis_reducer *r, const float *first, const 
 static void take_rollback(tamis_reducer *r, const void *control, bool with_residual) {
     const tam_state_header *h = control;
     if (h && with_residual && !is_foreign(r, h))
-        memcpy(r->rollback, rollback_in(r, control), h->rollback_bytes);
+        tam_rollback_take(r, rollback_in(r, control), h->rollback_bytes);
     else
         tam_rollback_invalidate(r, TAM_ROLLBACK_NONE);
 }

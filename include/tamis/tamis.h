@@ -1215,10 +1215,11 @@ TAMIS_CHECKED tamis_status tamis_reducer_load(tamis_reducer *reducer, const char
  * that has not applied the last step has saved them; since parameters are equal on all ranks, those
  * of any rank that saved at that step serve for all.
  *
- * Only one step can be rolled back, and only once. It cannot be if a CUDA device ran it by
- * itself, if it sent more than four times its target, or if the residual was restored without its
- * control part. Scheme dense, which keeps nothing, only sets the step number back; so do dense
- * buckets of exchange auto. Moments of rule Adam stay as they are.
+ * Only one step can be rolled back, and only once. It cannot be if a CUDA device ran it by itself,
+ * if the residual was restored without its control part, or if a state was loaded that was saved
+ * after a step that sent more than four times its target. Scheme dense, which keeps nothing, only
+ * sets the step number back; so do dense buckets of exchange auto. Moments of rule Adam stay as
+ * they are.
  *
  * @param  step  [out]  number of the next step, from 0: the same on all ranks
  *

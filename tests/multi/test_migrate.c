@@ -48,6 +48,7 @@ typedef struct migrate_case {
     const tamis_update *update;
     uint64_t bucket_length;
     bool rows, half;
+    bool surges; /* each step sends more than a record of a step has room for */
     double gbit;
     network network;
 } migrate_case;
@@ -77,6 +78,12 @@ static bool in(uint32_t mask, uint32_t rank) {
     return mask >> rank & 1;
 }
 
+/* As if k were so small that these steps, of some 30 entries and more, are many times as long. */
+static void shorten_records(const migrate_case *c, tamis_reducer *r) {
+    for (uint32_t i = 0; c->surges && i < r->nbuckets; i++)
+        r->buckets[i].rollback_capacity = 2;
+}
+
 static tamis_status make(tamis_comm *comm, const migrate_case *c, tamis_reducer **out) {
     static const tamis_segment segments[] = {
         {"a", 150}, {"words", ROW_ELEMENTS}, {"b", N - 150 - ROW_ELEMENTS}};
@@ -95,6 +102,8 @@ static tamis_status make(tamis_comm *comm, const migrate_case *c, tamis_reducer 
         status = tamis_layout_set_rows(layout, 1, ROW);
     if (status == TAMIS_OK)
         status = tamis_reducer_create(comm, layout, &config, out);
+    if (status == TAMIS_OK)
+        shorten_records(c, *out);
     tamis_layout_destroy(layout);
     return status;
 }
@@ -273,6 +282,7 @@ static void migrate(life *l, uint32_t n, uint32_t before, const death *d) {
     if (report.step < own)
         add(l->last, -1.0, l->t->applied[me]);
     compare_reducers(self, l->r, migrated);
+    shorten_records(&l->t->c, migrated);
     l->t->migrated[me] = report;
     tamis_reducer_destroy(l->r);
     if (l->comm != self->comm)
@@ -506,6 +516,9 @@ static void ranks_that_are_a_step_apart_agree(void **state) {
         {.scheme = "tamis", .nranks = 4, .rows = true},
         {.scheme = "exdyna", .nranks = 3},
         {.scheme = "tamis", .nranks = 4, .update = &momentum},
+        {.scheme = "tamis", .nranks = 4, .surges = true},
+        {.scheme = "tamis", .nranks = 4, .surges = true, .bucket_length = 200},
+        {.scheme = "tamis", .nranks = 4, .surges = true, .update = &momentum},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -4,6 +4,7 @@
  * had completed it. From the states saved then, the run must continue as if the step had failed
  * everywhere.
  */
+#include "collectives/reducer/reducer.h"
 #include "collectives/transport/faulty.h"
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
@@ -255,6 +256,7 @@ typedef struct refusal {
     bool alone;    /* only its control part was loaded */
     bool other;    /* it calls resync on another reducer */
     bool unmet;    /* no rank calls resync: the next step reports it */
+    bool surges;   /* its last step had more entries than a state has room for */
     tamis_status status;
 } refusal;
 
@@ -269,6 +271,8 @@ static void run_refused(test_rank *self) {
     RANK_OK(self, make(self->comm, &usual, &reducer));
     RANK_OK(self, make(self->comm, &usual, &second));
     RANK_OK(self, tamis_reducer_control_bytes(reducer, &bytes));
+    if (c->surges)
+        reducer->buckets[0].rollback_capacity = 2;
     void *control = malloc(bytes);
     for (uint32_t number = 0; number < BEFORE + c->more; number++) {
         RANK_OK(self, one_step(&usual, reducer, self->id, number, grad));
@@ -278,7 +282,9 @@ static void run_refused(test_rank *self) {
     RANK_OK(self, tamis_reducer_save_control(reducer, control, bytes));
     if (c->alone && self->id == 0)
         RANK_OK(self, tamis_reducer_load_memory(reducer, control, bytes, NULL));
-    if (self->id > 0)
+    if (c->surges && self->id == 0)
+        RANK_OK(self, tamis_reducer_save(reducer, path_of(self->id, path)));
+    if (c->surges || self->id > 0)
         RANK_OK(self, tamis_reducer_load(reducer, path_of(self->id, path)));
     free(control);
     RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_resync(NULL, &step));
@@ -295,11 +301,12 @@ static void run_refused(test_rank *self) {
 
 static void what_cannot_be_taken_back_is_refused_on_all_ranks(void **state) {
     static refusal cases[] = {
-        {"tamis", "more than one apart", 2, false, false, false, TAMIS_E_MISMATCH},
-        {"dense", "more than one apart", 3, false, false, false, TAMIS_E_MISMATCH},
-        {"tamis", "cannot go back one", 1, true, false, false, TAMIS_E_UNSUPPORTED},
-        {"tamis", "another reducer", 1, false, true, false, TAMIS_E_MISMATCH},
-        {"tamis", "tamis_reducer_resync", 1, false, false, true, TAMIS_E_PROTOCOL},
+        {"tamis", "more than one apart", 2, false, false, false, false, TAMIS_E_MISMATCH},
+        {"dense", "more than one apart", 3, false, false, false, false, TAMIS_E_MISMATCH},
+        {"tamis", "cannot go back one", 1, true, false, false, false, TAMIS_E_UNSUPPORTED},
+        {"tamis", "another reducer", 1, false, true, false, false, TAMIS_E_MISMATCH},
+        {"tamis", "tamis_reducer_resync", 1, false, false, true, false, TAMIS_E_PROTOCOL},
+        {"tamis", "more entries", 1, false, false, false, true, TAMIS_E_UNSUPPORTED},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
