@@ -9,7 +9,9 @@
  */
 #include <mpi.h>
 #include <stdio.h>
+#include <tamis/elastic.h>
 #include <tamis/mpi.h>
+#include <tamis/overlap.h>
 
 #include "model.h"
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
 
 /* The barrier yields instead of sleeping: waking a thread would cost more than what is measured. */
 typedef struct bench_shared {

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
+#include <tamis/overlap.h>
 #include <xxhash.h>
 
 #include "bench/common/device.h"

@@ -7,6 +7,7 @@
 #include "lib/base/hash.h"
 
 #include <stdio.h>
+#include <tamis/elastic.h>
 #include <xxhash.h>
 
 enum { LISTED = 8 }; /* ranks that are named; the others are counted */

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
 #include <time.h>
 
 /* As often as a waiting rank polls before it looks at the clock (collectives/coll/staged.c). */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <tamis/elastic.h>
 #include <tamis/mpi.h>
 #include <time.h>
 #include <unistd.h>

@@ -7,6 +7,7 @@
 #include "tests/support/mpi_ranks.h"
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
 
 enum { SEGMENTS = 6, LENGTH = 70001, N = SEGMENTS * LENGTH, TIMEOUT_MS = 20000 };
 

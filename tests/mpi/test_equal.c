@@ -6,6 +6,7 @@
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"
 #include <string.h>
+#include <tamis/elastic.h>
 
 enum { N = 5000, TIMEOUT_MS = 20000 };
 

@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
 
 enum { N = 4096, TIMEOUT_MS = 4000 };
 

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <tamis/elastic.h>
+#include <tamis/state.h>
 #include <unistd.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>

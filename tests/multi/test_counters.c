@@ -16,6 +16,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
+#include <tamis/stats.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
 #include <time.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>

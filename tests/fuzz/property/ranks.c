@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/callback.h>
+#include <tamis/elastic.h>
 
 /* -- threads ---------------------------------------------------------------------------------- */
 
