@@ -3,7 +3,9 @@
 # Headers, library, CMake package and pkg-config file. The installed tree may be moved.
 include(CMakePackageConfigHelpers)
 
-install(FILES include/tamis/tamis.h include/tamis/energy.h
+install(FILES include/tamis/tamis.h include/tamis/callback.h include/tamis/elastic.h
+              include/tamis/energy.h include/tamis/lists.h include/tamis/overlap.h
+              include/tamis/state.h include/tamis/stats.h
               include/tamis/governor.h include/tamis/local.h include/tamis/pipeline.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tamis)
 if(TAM_HAVE_MPI)

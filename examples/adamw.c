@@ -10,6 +10,7 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <tamis/mpi.h>
+#include <tamis/overlap.h>
 
 #include "model.h"
 

@@ -9,6 +9,7 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <tamis/mpi.h>
+#include <tamis/overlap.h>
 
 #include "model.h"
 

@@ -10,6 +10,8 @@
 #include "kernels/cuda/cuda.h"
 #endif
 
+#include <tamis/lists.h>
+
 #ifndef TAM_MPI_VERSION
 #define TAM_MPI_VERSION "MPI" /* of another machine, where it could not be asked */
 #endif

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/lists.h>
 #include <unistd.h>
 
 #include "bench/common/measure.h"

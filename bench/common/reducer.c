@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/lists.h>
 
 #include "bench/common/options.h"
 

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <tamis/lists.h>
 #include <unistd.h>
 
 #include "bench/common/options.h"

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <tamis/lists.h>
 
 #include "bench/common/options.h"
 #include "bench/common/report.h"
@@ -137,7 +138,8 @@ static void print_survival(void) {
     puts(
         "\n## A rank is gone: go on with the others\n\n"
         "A dead rank is found by the deadline (or at once, if the transport sees it), and the\n"
-        "communicator is lost. The ranks that are left may save and exit, or go on:\n\n"
+        "communicator is lost. The ranks that are left may save and exit, or go on\n"
+        "(`tamis/elastic.h`):\n\n"
         "    status = tamis_reducer_wait(red);               TIMEOUT, TRANSPORT or ABORTED\n"
         "    ...\n"
         "    tamis_comm *smaller;\n"

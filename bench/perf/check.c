@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/stats.h>
 #include <xxhash.h>
 
 #include "bench/common/half.h"

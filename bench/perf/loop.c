@@ -15,6 +15,8 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/overlap.h>
+#include <tamis/stats.h>
 
 #include "bench/common/device.h"
 #include "bench/common/measure.h"

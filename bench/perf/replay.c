@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/stats.h>
 
 #include "bench/common/device.h"
 #include "bench/common/measure.h"

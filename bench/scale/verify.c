@@ -15,6 +15,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/overlap.h>
+#include <tamis/stats.h>
 
 enum { WARMUP = 3 };
 

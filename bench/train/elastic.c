@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
 
 #include "bench/common/half.h"
 #include "bench/common/measure.h"

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/overlap.h>
 
 #include "bench/common/measure.h"
 

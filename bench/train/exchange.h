@@ -18,6 +18,9 @@
 #include "bench/train/settings.h"
 #include "bench/train/workload.h"
 
+#include <tamis/elastic.h>
+#include <tamis/stats.h>
+
 typedef struct exchange {
     bench_group *group;
     tamis_reducer *reducer; /* of all segments, or of those that are not apart */

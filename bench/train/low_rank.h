@@ -18,6 +18,8 @@
 #include "bench/common/group.h"
 #include "bench/train/workload.h"
 
+#include <tamis/stats.h>
+
 typedef struct low_rank {
     bench_group *group;
     const workload *work;

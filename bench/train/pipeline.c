@@ -11,6 +11,7 @@
  */
 #include "bench/train/pipeline.h"
 
+#include <tamis/overlap.h>
 #include <time.h>
 
 #include "bench/common/measure.h"

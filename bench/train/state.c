@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/state.h>
 #include <xxhash.h>
 
 #include "bench/common/measure.h"

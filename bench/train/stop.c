@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/stats.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/overlap.h>
 #include <xxhash.h>
 
 #include "bench/common/device.h"

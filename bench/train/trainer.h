@@ -6,6 +6,7 @@
 #define TAMIS_TRAIN_TRAINER_H
 
 #include <stdio.h>
+#include <tamis/stats.h>
 
 #include "bench/common/energy.h"
 #include "bench/common/recording.h"

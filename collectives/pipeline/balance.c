@@ -15,6 +15,8 @@
 #include "lib/policy/bubble.h"
 #include "lib/base/fenv.h"
 
+#include <tamis/stats.h>
+
 enum { STEPS_MIN = 3 }; /* measured on every rank before anything moves */
 
 typedef struct measures {

@@ -6,6 +6,8 @@
 
 #include "lib/contracts/index_codec.h"
 
+#include <tamis/overlap.h>
+
 uint32_t tamis_reducer_nbuckets(const tamis_reducer *r) {
     return r ? r->nbuckets : 0;
 }

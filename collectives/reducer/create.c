@@ -6,6 +6,7 @@
 #include "lib/base/fenv.h"
 
 #include <math.h>
+#include <tamis/stats.h>
 
 /* The range of each option, then conditions beyond ranges. */
 static tamis_status create_check_numbers(const tamis_reducer_config *c) {

@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <tamis/stats.h>
 
 static float divisor(const tamis_reducer *r, double scale) {
     return (float)(tam_divisor_of_sums(r) / scale);

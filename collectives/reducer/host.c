@@ -5,6 +5,8 @@
  */
 #include "collectives/reducer/rollback.h"
 
+#include <tamis/stats.h>
+
 static tamis_status host_open(tam_bucket *b) {
     return b->exchange->open(&b->view, &b->exchanged);
 }

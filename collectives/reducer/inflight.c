@@ -7,6 +7,8 @@
  */
 #include "collectives/reducer/reducer.h"
 
+#include <tamis/stats.h>
+
 #ifdef TAM_HAVE_CUDA
 
 #include "collectives/reducer/inflight.h"

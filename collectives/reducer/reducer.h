@@ -23,6 +23,8 @@
 #include "lib/policy/norm_matching.h"
 #include "lib/policy/node_shard.h"
 
+#include <tamis/stats.h>
+
 /** What all ranks must have in common: facts, named in config_handshake.c; the options follow
  * them. */
 typedef enum tam_fact {

@@ -5,6 +5,8 @@
  */
 #include "collectives/reducer/reducer.h"
 
+#include <tamis/lists.h>
+
 typedef bool (*holds)(const tamis_reducer *r);
 
 static bool dense(const tamis_reducer *r) {

@@ -4,6 +4,9 @@
  */
 #include "collectives/reducer/reducer.h"
 
+#include <tamis/overlap.h>
+#include <tamis/stats.h>
+
 /* Outcomes of joined steps that are kept: TAM_CUDA_STEPS. */
 enum { BACK_MAX = 8 };
 

@@ -11,6 +11,8 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <tamis/overlap.h>
+#include <tamis/stats.h>
 
 /* -- gradients -------------------------------------------------------------------------------- */
 

@@ -7,6 +7,8 @@
 #include "collectives/state/resync.h"
 #include "lib/base/fenv.h"
 
+#include <tamis/elastic.h>
+
 static const char call[] = "tamis_reducer_migrate";
 
 /* -- who is here ------------------------------------------------------------------------------ */

@@ -10,6 +10,8 @@
 #include "collectives/state/resync.h"
 #include "lib/base/fenv.h"
 
+#include <tamis/elastic.h>
+
 _Static_assert(sizeof(tam_standing) <= TAM_RECORD_BYTES, "a standing fits the records");
 
 static const char *const why_not[] = {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <tamis/state.h>
 #include <unistd.h>
 
 typedef struct state_file {

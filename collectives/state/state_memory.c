@@ -7,6 +7,7 @@
 #include "lib/base/fenv.h"
 
 #include <math.h>
+#include <tamis/state.h>
 
 static tamis_status state_memory_check_arguments(const tamis_reducer *r, const void *memory,
                                                  const char *call) {

@@ -6,6 +6,7 @@
 #include "lib/base/fenv.h"
 
 #include <math.h>
+#include <tamis/state.h>
 
 static tamis_status check_moments(const tamis_reducer *r, const void *first, const void *second,
                                   const char *call) {

@@ -10,6 +10,8 @@
 #include "collectives/transport/shrink.h"
 #include "collectives/transport/sum.h"
 
+#include <tamis/callback.h>
+
 enum { CHUNK = 65536 }; /* floats per rank and round */
 enum { FIRST_VERSION = offsetof(tamis_callbacks, post) };
 

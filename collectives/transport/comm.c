@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <tamis/elastic.h>
 
 /* How long after a job's deadline its caller abandons it. */
 #define GRACE_NS UINT64_C(500000000)

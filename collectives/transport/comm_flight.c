@@ -5,6 +5,7 @@
 #include "collectives/transport/comm.h"
 
 #include <errno.h>
+#include <tamis/stats.h>
 #include <unistd.h>
 
 void tam_comm_record(tamis_comm *comm, tam_flight_kind kind, uint64_t step, tamis_status status) {

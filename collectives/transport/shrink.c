@@ -9,6 +9,7 @@
 #include "lib/base/hash.h"
 
 #include <stdio.h>
+#include <tamis/elastic.h>
 
 static const char call[] = "tamis_comm_shrink";
 

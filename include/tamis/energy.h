@@ -31,6 +31,7 @@
 #define TAMIS_ENERGY_H
 
 #include <math.h>
+#include <tamis/stats.h>
 #include <tamis/tamis.h>
 
 #ifdef __cplusplus

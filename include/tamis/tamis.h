@@ -28,10 +28,18 @@
  * examples/data_parallel.c is the whole program.
  *
  * You may stop reading after any section: 1 rules, 2 status, 3 communicators, 4 layouts,
- * 5 reducers, 6 steps, 7 overlap, 8 results and statistics, 9 state, 10 settings.
+ * 5 reducers, 6 steps, 7 results. What not every program needs is in headers that include this one:
  *
- * Stable          these sections, mpi.h, nccl.h, cuda.h and energy.h: names and meanings stay
- *                 within a major version
+ *     mpi.h, nccl.h, callback.h    communicators over MPI, NCCL and the caller's own network
+ *     cuda.h                       steps in the order of a CUDA stream
+ *     overlap.h                    buckets, readiness, micro-batches
+ *     stats.h                      figures of the last step, flight recorder
+ *     state.h                      states in files and in memory
+ *     elastic.h                    going on after a loss
+ *     lists.h                      the tables that programs print: settings, options, features
+ *     energy.h                     joules
+ *
+ * Stable          these: names and meanings stay within a major version
  * Experimental    may still change or be removed: nodes (config.ranks_per_node), tamis/pipeline.h
  *                 and tamis/governor.h, all available only if TAMIS_EXPERIMENTAL is defined before
  *                 including; and the exchange balanced-pairs, which needs no macro
@@ -59,6 +67,8 @@
  *              TAMIS_TIMEOUT_MS.
  * Process      The library never exits, aborts, raises a signal or writes to stdout. Messages go
  *              to stderr or a log file, by default only warnings and errors.
+ *              In a child that was forked, calls on what its parent made say STATE, and destroy
+ *              frees nothing.
  * Structs      Set every struct that has a `size` field by its _INIT macro, even if the library
  *              fills it in. Fields are only ever added at the end, so a program built with an
  *              older header keeps working.
@@ -74,7 +84,7 @@
  *              caller's.
  * Exceptions   On a CPU no call ends in SIGFPE, whatever the numbers, even if floating-point
  *              exceptions are enabled (feenableexcept: invalid, division by zero, overflow): NaN
- *              and Inf are reported by status. The caller's all-gather (section 3) also runs with
+ *              and Inf are reported by status. The caller's all-gather (callback.h) also runs with
  *              traps off. Flags and traps are restored afterwards.
  * Network      The exchange is as trusted as its transport: use it on networks you trust.
  */
@@ -151,7 +161,7 @@ typedef enum tamis_status {
 
     /* The communicator is lost: every later call on it returns the same status. Save the state
      * of the reducers (no communication is needed) and leave, or go on with the ranks that are
-     * left: tamis_comm_shrink. */
+     * left: tamis_comm_shrink (elastic.h). */
     TAMIS_E_TIMEOUT = 64,   /* a rank did not answer before the deadline */
     TAMIS_E_TRANSPORT = 65, /* the transport below (MPI, NCCL, a callback) reported an error */
     TAMIS_E_PROTOCOL = 66,  /* a message was refused (wrong step, wrong hash, damaged), or the
@@ -178,9 +188,6 @@ TAMIS_API const char *tamis_status_remedy(tamis_status status);
 
 /** What is lost with a status. Unknown numbers count as TAMIS_LOST_COMM. */
 TAMIS_API tamis_loss tamis_status_loss(tamis_status status);
-
-/** The index-th status of the table behind docs/errors.md. @return 0 past its end, else 1. */
-TAMIS_API int tamis_status_list(size_t index, tamis_status *out);
 
 /**
  * The sentence of the last call that failed on this thread: what, where and, if it matters, on
@@ -218,55 +225,6 @@ typedef struct tamis_comm_config {
 TAMIS_CHECKED tamis_status tamis_comm_create_local(uint32_t nranks, const tamis_comm_config *config,
                                                    tamis_comm **comms);
 
-enum { TAMIS_TICKETS = 80 }; /* messages of a rank in flight, at most */
-
-/** A message to another rank or from it. */
-typedef struct tamis_message {
-    uint32_t ticket;        /* below TAMIS_TICKETS; no two messages in flight have the same */
-    uint32_t peer, channel; /* channel: 0 or 1 */
-    int sends;
-    void *memory; /* stays until the message is complete or withdrawn */
-    size_t bytes; /* of a receive: the most that may come */
-} tamis_message;
-
-/**
- * The caller's own network: an all-gather, or messages between two ranks, with which the library
- * can run on any launcher. All functions are called from the thread that calls into the library.
- *
- * `allgather` takes `bytes` bytes of `send` from every rank and leaves nranks * bytes bytes in
- * `recv`, rank after rank. It may block (its own deadline is the caller's duty), and returns
- * TAMIS_OK or a status: one that loses the communicator is passed on, any other becomes
- * TAMIS_E_TRANSPORT.
- *
- * `post`, `test` and `cancel`, all or none, come in place of it, and return at once. Sends match
- * receives of the same two ranks and channel in the order in which both were posted. `test` lists
- * messages that became complete since the last call: their tickets, and the bytes that came.
- * `cancel` withdraws a message, whose memory is not used any more when it returns. Statuses as
- * above. The library waits, by its deadline, and more than 8 ranks exchange in stages.
- */
-typedef struct tamis_callbacks {
-    size_t size;
-    uint32_t rank, nranks;
-    tamis_status (*allgather)(void *context, const void *send, void *recv, size_t bytes);
-    void *context;
-    tamis_status (*post)(void *context, const tamis_message *message);
-    tamis_status (*test)(void *context, uint32_t tickets[TAMIS_TICKETS],
-                         size_t bytes[TAMIS_TICKETS], uint32_t *count);
-    void (*cancel)(void *context, uint32_t ticket);
-} tamis_callbacks;
-
-#define TAMIS_CALLBACKS_INIT TAMIS_INIT(tamis_callbacks, )
-
-/**
- * Make a communicator over the caller's network.
- *
- * Cost:       with an all-gather alone, values cost nranks / 2 times the bytes that MPI needs
- * Errors:     ARGUMENT, NOMEM; nothing is lost. With messages also TIMEOUT, TRANSPORT, PROTOCOL
- */
-TAMIS_CHECKED tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
-                                                      const tamis_comm_config *config,
-                                                      tamis_comm **out);
-
 /** Rank of this communicator, 0 to nranks - 1; 0 for NULL. */
 TAMIS_API uint32_t tamis_comm_rank(const tamis_comm *comm);
 
@@ -284,27 +242,6 @@ TAMIS_API const char *tamis_comm_plan(const tamis_comm *comm);
 
 /** TAMIS_OK, or the status that poisoned the communicator. Any thread. */
 TAMIS_CHECKED tamis_status tamis_comm_status(const tamis_comm *comm);
-
-/**
- * Abandon the communicator, from any thread: calls in progress return TAMIS_E_ABORTED soon.
- *
- * The other ranks notice at once (local) or at their deadline (MPI, NCCL, callback).
- */
-TAMIS_API tamis_status tamis_comm_abort(tamis_comm *comm);
-
-/**
- * Write the flight recorder of this rank: its last 1024 events, steps and collectives, as JSON
- * Lines, for tamis_info --flight (docs/flight.md). With TAMIS_FLIGHT a rank that loses its
- * communicator does so by itself.
- *
- * @param  folder  for its file, which is named after communicator, rank and process; NULL: that of
- *                 TAMIS_FLIGHT
- * Threads:    any, also while a step is under way, and in a signal handler: open, write, close and
- *             rename are all it calls, unless it fails, and errno stays. The file is always
- *             complete
- * Errors:     ARGUMENT, IO; nothing is lost
- */
-TAMIS_API tamis_status tamis_comm_write_flight(const tamis_comm *comm, const char *folder);
 
 /** How threads wait for other ranks. It changes times and energy, never results. */
 typedef enum tamis_waiting {
@@ -355,55 +292,12 @@ TAMIS_CHECKED tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *
 /** XXH3, 64 bits: to compare much at once, by check_equal of many hashes. NULL: of nothing. */
 TAMIS_API uint64_t tamis_hash(const void *data, size_t bytes);
 
-/** Who is left, for tamis_comm_shrink. */
-typedef struct tamis_shrink {
-    size_t size;
-    const uint32_t *ranks; /* [nranks] of the old communicator, ascending, this rank among them.
-                              NULL: the transport finds out who is left */
-    uint32_t nranks;
-    const tamis_callbacks *callbacks; /* callback only, where it must be given: the network of the
-                                         ranks that are left */
-} tamis_shrink;
-
-#define TAMIS_SHRINK_INIT TAMIS_INIT(tamis_shrink, )
-
 /**
- * A rank is gone: make a communicator of those that are left, in their old order.
+ * Abandon the communicator, from any thread: calls in progress return TAMIS_E_ABORTED soon.
  *
- * Works on a lost communicator, and on a healthy one, which is lost by it (ABORTED): over local and
- * MPI all its ranks notice. Then migrate the reducers (tamis_reducer_migrate), destroy the old
- * ones, and destroy the old communicator. Timeout and waiting (tamis_comm_set_waiting) stay as they
- * were.
- *
- *     local      without a list: waits for all, and whoever has not come by the deadline, counted
- *                from the first call, is dead. A rank for which the others have already waited in
- *                vain (TIMEOUT) has a tenth of it, and at least a second; ranks that have destroyed
- *                their communicator are not waited for. With a list: waits for these alone, and all
- *                of them must come. Ranks that come later get TIMEOUT and never join
- *     callback   `ranks` and `callbacks` must be given; the new rank is the index in the list. All
- *                ranks of the new network compare their lists over it
- *     mpi        needs an MPI with ULFM (Open MPI 5, mpirun --with-ft ulfm); see mpi.h
- *     nccl       `ranks` must be given, and all of them must come; lists that differ give TIMEOUT,
- *                and NCCL has no second try. Needs NCCL 2.28.7, and steps that were not captured as
- *                graphs (TAMIS_GRAPHS=off). Without these conditions: see nccl.h
- *
- * After an error nothing was made, and the call may be repeated (not over nccl), unless the others
- * have gone on without this rank. Ranks that die afterwards: shrink the smaller communicator in
- * turn.
- *
- * @param  how  [in]  NULL: the transport finds out
- *
- * Collective: yes, of the ranks that are left; no call on the old communicator is under way
- * Errors:     ARGUMENT, UNSUPPORTED: no effect. MISMATCH, on all: they do not name the same ranks.
- *             TIMEOUT: a rank of the list did not come, or this rank came too late. NOMEM,
- *             TRANSPORT, PROTOCOL, ABORTED. After each of these the old communicator is lost
+ * The other ranks notice at once (local) or at their deadline (MPI, NCCL, callback).
  */
-TAMIS_CHECKED tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrink *how,
-                                             tamis_comm **smaller);
-
-/** Which rank of the communicator that was shrunk has become `rank` of this one; `rank` itself if
- * this one was not made by tamis_comm_shrink. 0 for NULL or a rank that does not exist. */
-TAMIS_API uint32_t tamis_comm_rank_before(const tamis_comm *comm, uint32_t rank);
+TAMIS_API tamis_status tamis_comm_abort(tamis_comm *comm);
 
 /**
  * Destroy a communicator. Its reducers must be gone. NULL is fine.
@@ -462,7 +356,7 @@ TAMIS_CHECKED tamis_status tamis_layout_create(const tamis_segment *segments, si
  * @param  row_length  [in]  elements of a row, a divisor of the segment's length; 0: an ordinary
  *                           segment, as at first
  *
- * Shape:      each such segment is a bucket of its own (section 7). tamis_reducer_create refuses
+ * Shape:      each such segment is a bucket of its own (overlap.h). tamis_reducer_create refuses
  *             more than 64 buckets, runs of other segments between them included (UNSUPPORTED). A
  *             reducer takes 12 bytes for each element of the segment, residual included, 20 if
  *             there are several buckets, and some 4 ranks + 5 for each row. With CUDA, 8 or 16 of
@@ -495,7 +389,7 @@ typedef enum tamis_dtype {
     TAMIS_DTYPE_BFLOAT16 = 2 /* a result that exceeds it becomes its largest number, 3.39e38 */
 } tamis_dtype;
 
-/** What wait leaves behind (section 8). */
+/** What wait leaves behind (section 7). */
 typedef enum tamis_output {
     TAMIS_OUTPUT_DENSE = 0, /* in step.grad: the result at the chosen entries, zero elsewhere */
     TAMIS_OUTPUT_SPARSE = 1 /* only tamis_reducer_result; step.grad is read and left as it is */
@@ -527,7 +421,7 @@ typedef enum tamis_sum_order {
     TAMIS_SUM_ORDER_TRANSPORT = 1
 } tamis_sum_order;
 
-/** How the k entries of a step are divided among several buckets (section 7).
+/** How the k entries of a step are divided among several buckets (overlap.h).
  *
  *     NORM     by the norms of the layers in the previous step; a bucket gets between half of what
  *              its length would give it and that and a tenth of the mean. With an update of rule
@@ -740,7 +634,7 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * al., Interspeech 2014) sends the residual in `value_codec`, of which auto is then fp4, and keeps
  * what rounding takes.
  *
- * A preset is a row of four: see tamis_scheme_list. Combinations that have no meaning are refused
+ * A preset is a row of four: see lists.h. Combinations that have no meaning are refused
  * with a sentence. docs/algorithm.md describes each policy.
  *
  * With exchange auto each bucket is union or dense, whichever a model (docs/exchange.md) expects to
@@ -784,7 +678,7 @@ typedef struct tamis_reducer_config {
     uint32_t threads;          /* of the CPU kernels; 0: TAMIS_THREADS, else 1 */
     tamis_device device;       /* cpu */
     tamis_dtype grad_dtype;    /* float32 */
-    uint64_t bucket_length;    /* elements of a bucket (section 7). 0: all segments are one bucket;
+    uint64_t bucket_length;    /* elements of a bucket (overlap.h). 0: all segments are one bucket;
                                   TAMIS_BUCKETS_PLANNED: as the link below and the number of
                                   ranks suggest; else segments
                                   are joined until they have so many. At most 64 or k buckets */
@@ -822,17 +716,6 @@ typedef struct tamis_reducer_config {
 /** Fields not named are 0, NULL, or the first of their enum. */
 #define TAMIS_REDUCER_CONFIG_INIT                                                                  \
     TAMIS_INIT(tamis_reducer_config, TAMIS_SET(density, 0.01) TAMIS_SET(residual_decay, -1.0))
-
-/** A preset: its name, its four policies and where it comes from. */
-typedef struct tamis_scheme_info {
-    size_t size;
-    const char *name, *ownership, *budget, *threshold, *exchange, *source;
-} tamis_scheme_info;
-
-#define TAMIS_SCHEME_INFO_INIT TAMIS_INIT(tamis_scheme_info, )
-
-/** The index-th preset; `out` is set by its _INIT macro. @return 0 past the end, else 1. */
-TAMIS_API int tamis_scheme_list(size_t index, tamis_scheme_info *out);
 
 /**
  * Make a reducer: residual (zero), plan, buffers. All memory is taken here, none in a step.
@@ -995,101 +878,7 @@ TAMIS_CHECKED tamis_status tamis_reducer_outcome(tamis_reducer *reducer, uint32_
 TAMIS_API const char *tamis_reducer_driver(const tamis_reducer *reducer, const char **why);
 
 /* ------------------------------------------------------------------------------------------- */
-/* 7. Overlap: buckets, readiness, micro-batches                                                */
-/*
- * A reducer may divide its segments into buckets, each exchanged separately while the backward pass
- * still computes others. Buckets are runs of whole segments. All ranks exchange them from the last
- * segment to the first, the order in which backward produces gradients. A bucket that is ready out
- * of turn waits for those before it, so no order of readiness can lead to a deadlock.
- *
- *     segments     W1 b1 | W2 b2 | W3 b3 | W4 b4        buckets  3 2 1 0
- *     backward     ......................... W4 b4 W3 b3 W2 b2 W1 b1
- *     ready                                        0     1     2     3   then wait
- *     exchange                                     [ 0 ] [ 1 ] [ 2 ] [ 3 ]
- *
- * A step may begin with ready instead of start; a start that follows means "the rest". The result
- * of all buckets is there after wait: nothing is written to a gradient before every bucket has been
- * exchanged. A step that fails has applied nothing; a gradient whose bucket never began is
- * unchanged. (Scheme "dense" sums in place, see wait.) The bits depend on the buckets, not on the
- * order in which segments were marked.
- *
- * Over transports without a thread of their own (section 6) the exchange overlaps with backward if
- * another thread is inside wait meanwhile: it exchanges the buckets as they become ready.
- *
- * Several reducers may share a communicator only if their buckets begin in the same order on all
- * ranks; otherwise give each reducer its own.
- */
-
-/**
- * The gradient of one segment is complete; it belongs to the library until wait.
- *
- * The first call begins a step. All calls of a step, and start, give the same `grad` or `grads`,
- * `scale`, `stream`, `before`, `rates` and `agreed`; of lists only this segment's entry is read.
- * When this completes the bucket whose turn it is, that bucket is accumulated (worker `caller`:
- * here) and its exchange begins; so are any later buckets that waited for it.
- *
- * Collective: no: any order, which may differ between ranks, within one reducer
- * Cost:       less than a microsecond if no bucket begins; no allocation
- * Errors:     ARGUMENT; STATE: marked twice, or the last step has not been waited for: no effect;
- *             else as tamis_reducer_start
- */
-TAMIS_CHECKED tamis_status tamis_reducer_ready(tamis_reducer *reducer, uint32_t segment,
-                                               const tamis_step *step);
-
-/**
- * Add a gradient to the residual and exchange nothing: one micro-batch of several. Give the last
- * micro-batch to start or ready. No second buffer is needed; dense output clears the gradient as
- * start does.
- *
- * Collective: no               Order:  when it returns the gradient has been read; CUDA: in the
- *                                      order of step.stream where the device runs steps by itself
- * Cost:       one pass, as start      Errors:  ARGUMENT, STATE (a step is under way), UNSUPPORTED
- *                                              (scheme dense, which has no residual; more than
- *                                              one rank per node; update mode): no effect;
- *                                              DEVICE: the comm
- */
-TAMIS_CHECKED tamis_status tamis_reducer_accumulate(tamis_reducer *reducer, const tamis_step *step);
-
-/**
- * Whether wait would return at once. Over transports without a thread of their own (local,
- * callback, MPI without THREAD_MULTIPLE) this call runs the exchange and may take as long as wait.
- *
- * @param  done  [out]  1 or 0; still 0 while segments are not ready
- * Errors:     ARGUMENT, STATE (no step is under way)
- */
-TAMIS_CHECKED tamis_status tamis_reducer_test(tamis_reducer *reducer, int *done);
-
-/** One bucket of a reducer. */
-typedef struct tamis_bucket {
-    size_t size;
-    uint32_t first_segment, nsegments;
-    uint64_t begin, length;  /* elements */
-    uint64_t target;         /* entries it will send in the next step, all ranks together; 0 for a
-                                 segment that has rows: unknown */
-    const char *index_codec; /* how its indices travel, of TAMIS_INDEX_CODECS; "none" where
-                                 everything travels */
-    const char *exchange;    /* "union", "pairs", "dense", "sparse-rows", ... */
-    double predicted_us;     /* of a step of this bucket by itself, by the model of exchange auto
-                                 (docs/exchange.md); else 0 */
-
-    /* The part of the bucket in this rank's residual: `residual_length` elements, from
-     * residual_begin on; the i-th is element begin + shard_first + i / shard_run * shard_stride + i
-     * % shard_run. With ranks_per_node a shard, otherwise the whole bucket; nothing with scheme
-     * "dense". */
-    uint64_t residual_length, residual_begin, shard_first, shard_run, shard_stride;
-} tamis_bucket;
-
-#define TAMIS_BUCKET_INIT TAMIS_INIT(tamis_bucket, )
-
-/** Number of buckets; 0 for NULL. */
-TAMIS_API uint32_t tamis_reducer_nbuckets(const tamis_reducer *reducer);
-
-/** The index-th bucket in the order of the exchange: 0 holds the last segment. */
-TAMIS_CHECKED tamis_status tamis_reducer_bucket_at(const tamis_reducer *reducer, uint32_t index,
-                                                   tamis_bucket *out);
-
-/* ------------------------------------------------------------------------------------------- */
-/* 8. Results and statistics                                                                    */
+/* 7. Results                                                                                   */
 
 /** Sparse view of the last finished step: the same on all ranks. */
 typedef struct tamis_result {
@@ -1122,322 +911,6 @@ TAMIS_CHECKED tamis_status tamis_reducer_result(const tamis_reducer *reducer, ta
  * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE
  */
 TAMIS_CHECKED tamis_status tamis_reducer_residual(const tamis_reducer *reducer, const float **out);
-
-/** Figures of the last finished step, of this rank unless said otherwise. Times are monotonic. */
-typedef struct tamis_stats {
-    size_t size;
-    uint64_t steps;      /* steps finished, those before a loaded state included */
-    uint64_t length;     /* n */
-    uint64_t target;     /* k = max(1, floor(density * n)); dense buckets count whole. This and the
-                            following counts exclude segments that have rows; tamis_result.count
-                            includes them */
-    uint64_t selected;   /* entries in the result, the same on all ranks */
-    uint64_t sent;       /* entries this rank sent; excludes groups of scheme `deft` that all ranks
-                               take whole, unsent */
-    uint64_t sent_max;   /* the most any rank sent */
-    uint64_t deferred;   /* entries that did not fit a packet and stay in the residual, all ranks;
-                            those of rows that did not (config.rows_capacity) included */
-    uint64_t candidates; /* entries over the threshold, all ranks, of buckets that counted them */
-    uint64_t rescans;    /* ranks that had to search their part again in this step */
-    uint64_t rescans_total; /* the same, summed over all steps */
-    uint64_t nonfinite;     /* bad entries, all ranks: those dropped from each rank's gradients, and
-                               those of the result that would not be finite. Buckets that are summed
-                               whole count the latter, and those of micro-batches; buckets whose
-                               turn comes when the step is skipped already count none */
-    uint64_t skipped;       /* 1 if nothing was applied because of them */
-    double density;         /* selected / n */
-    double threshold;       /* smallest magnitude this rank sent; with budget norm in units of its
-                               group's level */
-    double acc_norm;        /* L2 norm of this rank's accumulated gradient */
-    double residual_norm;   /* L2 norm of what stayed */
-    uint64_t wire_bytes;    /* sent by this rank in this step, headers and rows included */
-    uint64_t wire_bytes_total;
-    double accumulate_s; /* wall time of each phase on this rank; 0 if the device runs the step by
-                            itself, where the host cannot measure it */
-    double select_s;
-    double exchange_s;       /* transport calls, waiting for others included, and the union */
-    double apply_s;          /* write back, control */
-    double wait_s;           /* inside tamis_reducer_wait; may include the phases above */
-    double exchange_s_total; /* of all steps since the reducer was made */
-    double lag_s;       /* how much later the last gradient was ready on the slowest rank than here,
-                           both counted from the end of the previous step's last exchange; 0 if
-                           unknown: scheme dense, the first step, or a device runs the steps */
-    uint32_t straggler; /* that rank; UINT32_MAX if unknown */
-    double skew_s;      /* part of exchange_s: waiting for other ranks to begin the
-                           exchanges of the buckets; 0 if unknown. The rest is the transfer */
-    double update_scale; /* factor on the result, update mode; else 1 */
-} tamis_stats;
-
-#define TAMIS_STATS_INIT TAMIS_INIT(tamis_stats, TAMIS_SET(straggler, UINT32_MAX))
-
-/** Read the figures of the last finished step into a struct set by TAMIS_STATS_INIT. */
-TAMIS_CHECKED tamis_status tamis_reducer_stats(tamis_reducer *reducer, tamis_stats *out);
-
-/* ------------------------------------------------------------------------------------------- */
-/* 9. State: files and memory                                                                   */
-
-/**
- * Write residual, thresholds and step number of this rank into a file. One file per rank.
- *
- * The file is written beside `path`, flushed and renamed, so `path` is either the old file or the
- * new one. Works on a reducer whose communicator is lost: this is how a failed job saves its work.
- * Waits for joined steps that have not ended; launches of captured graphs must have ended before.
- * The file does not depend on the device.
- *
- * Collective: no               Errors:  ARGUMENT, STATE (between start and wait), IO, NOMEM;
- *                                       DEVICE: its memory could not be read, `path` is unchanged
- */
-TAMIS_CHECKED tamis_status tamis_reducer_save(tamis_reducer *reducer, const char *path);
-
-/**
- * Restore the state from a file. The run then continues bit for bit as if it had not stopped.
- *
- * Everything is checked first (version, byte order, lengths, checksums, layout, scheme, density,
- * rank and number of ranks); on any error the reducer is unchanged.
- *
- * Collective: no, but all ranks must load the same step, or call tamis_reducer_resync; the next
- *             step notices if they did not
- * Errors:     ARGUMENT, STATE, IO, FORMAT, NOMEM; DEVICE: the reducer is unusable
- */
-TAMIS_CHECKED tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *path);
-
-/**
- * After loading or restoring: bring all ranks to the same step.
- *
- * If the last exchange of a step fails on one rank only, the others apply that step and this one
- * does not; the states that they then save are one step apart. Ranks that are ahead roll back their
- * last step: what they sent returns to their residual, and their thresholds to what they were. The
- * run continues bit for bit as if the step had failed on all ranks. If such a rank had begun the
- * next step, what it has added to its residual stays there, as from a micro-batch; with a
- * value_codec that quantizes, entries that were sent may then differ in their last bits.
- *
- * Parameters, optimizer state and position in the data must be those of the returned step. A rank
- * that has not applied the last step has saved them; since parameters are equal on all ranks, those
- * of any rank that saved at that step serve for all.
- *
- * Only one step can be rolled back, and only once. It cannot be if a CUDA device ran it by itself,
- * if the residual was restored without its control part, or if a state was loaded that was saved
- * after a step that sent more than four times its target. Scheme dense, which keeps nothing, only
- * sets the step number back; so do dense buckets of exchange auto. Moments of rule Adam stay as
- * they are.
- *
- * @param  step  [out]  number of the next step, from 0: the same on all ranks
- *
- * Collective: yes
- * Errors:     ARGUMENT, STATE, NOMEM, MISMATCH (more than one step apart), UNSUPPORTED (no way
- *             back), on all ranks: no effect; TIMEOUT, TRANSPORT: the comm; DEVICE: the reducer is
- *             unusable
- */
-TAMIS_CHECKED tamis_status tamis_reducer_resync(tamis_reducer *reducer, uint64_t *step);
-
-/*
- * States in memory, for callers that keep their own checkpoints, in two parts, three in update
- * mode:
- *
- *     control    a state file without the vectors: what it belongs to, step number, thresholds,
- *                and what the last step changed: a few KiB, and 12 bytes for each entry of a step
- *                (schemes that select by threshold: four times as many, and 48 KiB; a segment with
- *                rows: 3 bytes an element; momentum: 4 more)
- *     residual   float32[n] in the order of the layout, in host memory
- *     moments    one or two more of these, and the passes that made them
- *
- * None needs communication, and all work on a reducer whose communicator is lost. Order with
- * respect to steps as for tamis_reducer_save.
- */
-
-/** Bytes of the control part, constant over the life of a reducer. Errors: ARGUMENT. */
-TAMIS_CHECKED tamis_status tamis_reducer_control_bytes(const tamis_reducer *reducer, size_t *out);
-
-/**
- * Write the control part.
- *
- * @param  memory  [out]  any alignment
- * @param  bytes   [in]   from tamis_reducer_control_bytes
- *
- * Cost:       reads the residual once, for its checksum
- * Errors:     ARGUMENT, STATE (between start and wait), NOMEM; DEVICE
- */
-TAMIS_CHECKED tamis_status tamis_reducer_save_control(tamis_reducer *reducer, void *memory,
-                                                      size_t bytes);
-
-/**
- * Copy the residual.
- *
- * @param  out  [out]  float32[n] (ranks_per_node: as tamis_reducer_residual), host memory, also for
- *                     a CUDA device
- *
- * Errors:     ARGUMENT, STATE (between start and wait), UNSUPPORTED (scheme dense has none), NOMEM;
- *             DEVICE: part of it may have been written
- */
-TAMIS_CHECKED tamis_status tamis_reducer_save_residual(tamis_reducer *reducer, float *out);
-
-/**
- * Restore one part or both.
- *
- * Both, saved together: the run continues bit for bit, as after tamis_reducer_load, with the same
- * checks. The control part alone: thresholds and step number, and no rollback
- * (tamis_reducer_resync). The residual alone, from any source: it replaces what the reducer holds,
- * and all else stays.
- *
- * So a run of Q ranks can continue with P, in two calls. First the control part alone, which may
- * come from any rank of another number of ranks; what is divided among ranks (ownership balanced,
- * exchange balanced-pairs) stays as it is here. Buckets must begin at the same segments, which
- * planned ones of another number of ranks may not. Then the residual: waiting
- * entries must give the same result, so the new residuals must sum to what the old ones did
- * (TAMIS_OP_SUM), or to P / Q times that (TAMIS_OP_MEAN), e.g.
- *
- *     4 ranks a b c d -> 2 ranks   (a + c) / 2   (b + d) / 2
- *     2 ranks a b     -> 4 ranks   a   b   a   b              or 2a  2b  0  0
- *     2 ranks a b     -> 3 ranks   3a/4   3b/2   3a/4
- *
- * @param  control   [in]  NULL: stays as it is
- * @param  residual  [in]  float32[n], finite, host memory; NULL: stays as it is
- *
- * Collective: no, but all ranks must restore the same step, or call tamis_reducer_resync; the next
- *             step notices if they did not
- * Errors:     ARGUMENT (both NULL, an element is not finite), STATE, UNSUPPORTED (a residual for
- *             scheme dense), FORMAT, NOMEM: the reducer is unchanged; DEVICE: it is unusable
- */
-TAMIS_CHECKED tamis_status tamis_reducer_load_memory(tamis_reducer *reducer, const void *control,
-                                                     size_t control_bytes, const float *residual);
-
-/**
- * Copy the moments of update mode.
- *
- * @param  first   [out]  float32[n], host memory; NULL if the rule has none (beta1 = 0)
- * @param  second  [out]  float32[n]; NULL if the rule has none (momentum)
- * @param  passes  [out]  t of the last pass, for the bias correction
- *
- * Errors:     ARGUMENT (a pointer is missing, or given for a moment that does not exist), STATE
- *             (between start and wait), UNSUPPORTED (no update mode), NOMEM; DEVICE: part may have
- *             been written
- */
-TAMIS_CHECKED tamis_status tamis_reducer_save_moments(tamis_reducer *reducer, float *first,
-                                                      float *second, uint64_t *passes);
-
-/**
- * Restore the moments, from any source; all else stays. Nothing checks that they were saved
- * together with control and residual: the caller must ensure that.
- *
- * For another number of ranks, give all new ranks the mean of the old moments.
- *
- * @param  first   [in]  float32[n], finite, host memory; NULL as above
- * @param  second  [in]  float32[n], finite, not negative; NULL as above
- * @param  passes  [in]  as saved
- *
- * Collective: no               Errors:  as for save; nothing has changed, except after DEVICE: the
- *                                       reducer is unusable
- */
-TAMIS_CHECKED tamis_status tamis_reducer_load_moments(tamis_reducer *reducer, const float *first,
-                                                      const float *second, uint64_t passes);
-
-/** What tamis_reducer_migrate found. */
-typedef struct tamis_migration {
-    size_t size;
-    uint64_t step; /* number of the next step, from 0: the same on all ranks */
-    uint32_t gone; /* ranks that did not come along: their residuals are lost */
-
-    /* Squared L2 norms of residuals: the sum over the ranks that are here, and an ESTIMATE of what
-     * was lost, as if each rank that is gone had held the mean of those. The share of the residual
-     * that is lost is lost / (kept + lost), the same as gone / (ranks before). */
-    double kept_square, lost_square;
-} tamis_migration;
-
-#define TAMIS_MIGRATION_INIT TAMIS_INIT(tamis_migration, )
-
-/**
- * Go on with fewer ranks: make a reducer on the smaller communicator that continues this one.
- *
- * It has the same options, buckets, residual, moments, step number, density and, where the groups
- * are the same, thresholds; what is divided among ranks is divided anew. Exchange auto chooses
- * anew. The mean is then that of the ranks that are left. Ranks whose last exchange failed while
- * others applied the step agree on the earlier step, as by tamis_reducer_resync and with its
- * limits: where that is needed, `reducer` itself goes back. Otherwise it stays as it is, and must
- * be destroyed by the caller, before its communicator; after an error it can be migrated again.
- * Parameters, optimizer state and position in the data must be those of report->step: a rank that
- * had made one step more is ahead with them.
- *
- * What the ranks that are gone held in their residuals and moments is lost, and nothing can replace
- * it: rank 0 logs how many they were, and an estimate of their share.
- *
- * @param  reducer  [in]   between steps: after a failure, call tamis_reducer_wait first
- * @param  smaller  [in]   from tamis_comm_shrink, or made over such a one (nccl.h), with at most as
- *                         many ranks as before. Several reducers migrate in the same order on all
- *                         ranks
- * @param  report   [out]  set by TAMIS_MIGRATION_INIT; NULL: not wanted
- *
- * Collective: yes, on the smaller communicator
- * Cost:       that of tamis_reducer_create, and float32[n] of host memory for the time of the call
- * Errors:     STATE, UNSUPPORTED (ranks_per_node; no rollback), MISMATCH (more than one step apart,
- *             another reducer), NOMEM: on all ranks, nothing is lost; TIMEOUT, TRANSPORT, PROTOCOL,
- *             ABORTED: the smaller comm; DEVICE
- */
-TAMIS_CHECKED tamis_status tamis_reducer_migrate(tamis_reducer *reducer, tamis_comm *smaller,
-                                                 tamis_migration *report, tamis_reducer **migrated);
-
-/* ------------------------------------------------------------------------------------------- */
-/* 10. Settings                                                                                 */
-
-/** One environment variable that the library reads. docs/environment.md is made from these. */
-typedef struct tamis_setting {
-    size_t size;
-    const char *name, *values, *fallback, *help;
-    const char *value;  /* in force */
-    const char *origin; /* "default" or "environment" */
-} tamis_setting;
-
-#define TAMIS_SETTING_INIT TAMIS_INIT(tamis_setting, )
-
-/** The index-th setting; `out` is set by its _INIT macro. @return 0 past the end, else 1. */
-TAMIS_API int tamis_setting_list(size_t index, tamis_setting *out);
-
-/** A field of tamis_reducer_config or tamis_update that is a number or a word. docs/options.md is
- * made from these, and so are the options of Python's Reducer. */
-typedef struct tamis_option {
-    size_t size;
-    const char *of;    /* "config" or "update" */
-    const char *name;  /* of the field */
-    size_t offset;     /* of the field in its struct, in bytes */
-    const char *kind;  /* "double", "uint32_t", "uint64_t"; "word": an enum */
-    const char *range; /* in words; empty: any; a word: its values from 0 on, separated by '|' */
-    const char *same;  /* what must have the same value: "rank": nothing else; "ranks": all ranks;
-                          "state": all ranks, and a state that is loaded */
-    const char *help;
-    double fallback; /* as the _INIT macro sets it */
-} tamis_option;
-
-#define TAMIS_OPTION_INIT TAMIS_INIT(tamis_option, )
-
-/** The index-th option; `out` is set by its _INIT macro. @return 0 past the end, else 1. */
-TAMIS_API int tamis_option_list(size_t index, tamis_option *out);
-
-/** A combination that `call` refuses with UNSUPPORTED. docs/options.md is made from these, too. */
-typedef struct tamis_refusal {
-    size_t size;
-    const char *call;  /* the one that refuses */
-    const char *asked; /* options, or a policy of a scheme */
-    const char *with;  /* what they cannot be combined with */
-    const char *why;   /* and what to do */
-} tamis_refusal;
-
-#define TAMIS_REFUSAL_INIT TAMIS_INIT(tamis_refusal, )
-
-/** The index-th refusal; `out` is set by its _INIT macro. @return 0 past the end, else 1. */
-TAMIS_API int tamis_refusal_list(size_t index, tamis_refusal *out);
-
-/** A part of the library that may be missing: "mpi", "openmp", "cuda", "nccl", "portable", "avx2",
- * "avx512", "neon"; of kernels those for this kind of processor. */
-typedef struct tamis_feature {
-    size_t size;
-    const char *name;
-    int available;
-    const char *reason; /* why it is there or why not */
-} tamis_feature;
-
-#define TAMIS_FEATURE_INIT TAMIS_INIT(tamis_feature, )
-
-/** The index-th feature; `out` is set by its _INIT macro. @return 0 past the end, else 1. */
-TAMIS_API int tamis_feature_list(size_t index, tamis_feature *out);
 
 #ifdef __cplusplus
 }

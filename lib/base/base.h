@@ -68,8 +68,9 @@ typedef enum tam_setting_id {
 
 /** Value in force as text; read from the environment once per process. */
 const char *tam_setting_text(tam_setting_id id);
+struct tamis_setting;
 /** The index-th setting, for tamis_setting_list (structs.c). */
-bool tam_setting_at(size_t index, tamis_setting *out);
+bool tam_setting_at(size_t index, struct tamis_setting *out);
 
 /** Value in force of a whole-number setting, or the index of a choice in its list of values. */
 uint32_t tam_setting_number(tam_setting_id id);

@@ -4,6 +4,7 @@
 #include "lib/base/base.h"
 
 #include <stdio.h>
+#include <tamis/lists.h>
 
 #define ROW(name, kind, scope, low, high, other, range, help)                                      \
     {#name, TAM_OPTION_##kind, TAM_SCOPE_##scope, FIELD(name), low, high, other, range, help},

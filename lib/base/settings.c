@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <tamis/energy.h>
+#include <tamis/lists.h>
 
 extern char **environ;
 

@@ -5,6 +5,7 @@
 #include "lib/base/base.h"
 
 #include <stdio.h>
+#include <tamis/lists.h>
 
 typedef struct status_row {
     tamis_status status;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/base/base.h"
 
+#include <tamis/lists.h>
+
 tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size_t required,
                              const void *theirs) {
     size_t size;

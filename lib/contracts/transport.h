@@ -18,6 +18,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <tamis/callback.h>
 #include <tamis/tamis.h>
 
 enum {

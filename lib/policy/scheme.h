@@ -8,6 +8,8 @@
 #include "lib/base/base.h"
 #include "lib/base/numbers.h"
 
+#include <tamis/lists.h>
+
 typedef enum tam_ownership {
     TAM_OWN_ALL,     /* every rank selects everywhere */
     TAM_OWN_ROTATE,  /* P contiguous ranges, moved on by one each step (MiCRO) */

@@ -6,6 +6,9 @@
 #include "core.h"
 
 #include <structmember.h>
+#include <tamis/callback.h>
+#include <tamis/elastic.h>
+#include <tamis/stats.h>
 
 PyTypeObject *tam_py_comm_type;
 

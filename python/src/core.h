@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <tamis/energy.h>
+#include <tamis/stats.h>
 
 /** A function as the value of a slot. ISO C has no such cast, and POSIX needs it (dlsym). */
 #define TAM_PY_SLOT(function) ((void *)(uintptr_t)(function))

@@ -4,6 +4,7 @@
  */
 #include "core.h"
 
+
 /* Borrow bytes, or a tensor in host memory. `*out_keeper`, a new reference, keeps them alive. */
 static bool equal_borrow(PyObject *data, PyObject **out_keeper, const void **out,
                          size_t *out_bytes) {

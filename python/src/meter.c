@@ -6,6 +6,8 @@
  */
 #include "core.h"
 
+#include <tamis/stats.h>
+
 PyTypeObject *tam_py_meter_type;
 
 static bool meter_enter(tam_py_meter *self, const char *call) {

@@ -5,6 +5,8 @@
  */
 #include "core.h"
 
+#include <tamis/elastic.h>
+
 static bool may_migrate(const tam_py_reducer *self) {
     if (self->migrated)
         tam_py_raise_own(TAMIS_E_STATE, "Migrate the one that it returned.",

@@ -5,6 +5,8 @@
 #include "core.h"
 #include "lib/base/base.h"
 
+#include <tamis/lists.h>
+
 bool tam_py_type_open(PyObject *module, const char *name, PyType_Spec *spec, PyTypeObject **type) {
     if (!*type)
         *type = (PyTypeObject *)PyType_FromSpec(spec);

@@ -4,6 +4,8 @@
  */
 #include "core.h"
 
+#include <tamis/state.h>
+
 /* Tensors or None. Capsules are new references or NULL. */
 typedef struct vectors {
     PyObject *capsules[2];

@@ -6,6 +6,7 @@
 #include "core.h"
 
 #include <structmember.h>
+#include <tamis/overlap.h>
 
 PyTypeObject *tam_py_reducer_type;
 

@@ -4,6 +4,9 @@
  */
 #include "core.h"
 
+#include <tamis/callback.h>
+#include <tamis/elastic.h>
+
 /* A list of ranks. `out` is to be freed. */
 static bool read_ranks(PyObject *given, uint32_t **out, uint32_t *out_count) {
     PyObject *tuple = PySequence_Tuple(given);

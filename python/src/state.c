@@ -4,6 +4,11 @@
  */
 #include "core.h"
 
+#include <tamis/elastic.h>
+#include <tamis/overlap.h>
+#include <tamis/state.h>
+#include <tamis/stats.h>
+
 /* -- results ---------------------------------------------------------------------------------- */
 
 static PyObject *copy_result(const tamis_result *result) {

@@ -11,6 +11,8 @@
  */
 #include "core.h"
 
+#include <tamis/overlap.h>
+
 /* -- what is held ----------------------------------------------------------------------------- */
 
 void tam_py_reducer_release(tam_py_reducer *self) {

@@ -60,7 +60,7 @@ class Comm:
         callbacks: Optional[Callable[[memoryview, memoryview], None]] = None,
     ) -> "Comm":
         """A rank is gone: a Comm of those that are left, in their order. tamis_comm_shrink in
-        tamis.h says how each transport finds them, and what errors leave.
+        tamis/elastic.h says how each transport finds them, and what errors leave.
 
         ranks      of this Comm, ascending, with this one; None: the transport finds out
         callbacks  over callback, where both must be given: the all-gather of the smaller network,

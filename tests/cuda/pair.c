@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tamis/nccl.h>
+#include <tamis/overlap.h>
+#include <tamis/stats.h>
 
 pair_order pair_usual(void) {
     return (pair_order){

@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/overlap.h>
+#include <tamis/state.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <tamis/nccl.h>
+#include <tamis/state.h>
+#include <tamis/stats.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/state.h>
 #include <time.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>

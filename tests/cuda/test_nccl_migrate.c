@@ -23,7 +23,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
 #include <tamis/nccl.h>
+#include <tamis/state.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

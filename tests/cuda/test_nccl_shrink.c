@@ -14,6 +14,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <tamis/elastic.h>
 #include <tamis/nccl.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <tamis/state.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tamis/nccl.h>
+#include <tamis/stats.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

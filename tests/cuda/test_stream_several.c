@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <tamis/overlap.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <tamis/stats.h>
 #include <unistd.h>
 
 #include <cmocka.h>

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <tamis/stats.h>
 #include <unistd.h>
 
 #include <cmocka.h>

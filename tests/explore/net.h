@@ -7,6 +7,8 @@
 
 #include "tests/explore/world.h"
 
+#include <tamis/callback.h>
+
 enum { LANES = 2 };
 
 typedef struct net net;

@@ -10,6 +10,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/callback.h>
+#include <tamis/elastic.h>
+#include <tamis/state.h>
 
 /* -- as every user ---------------------------------------------------------------------------- */
 

@@ -15,6 +15,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/callback.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

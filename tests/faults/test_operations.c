@@ -19,6 +19,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/callback.h>
 #include <time.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>

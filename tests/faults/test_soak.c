@@ -24,6 +24,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
+#include <tamis/state.h>
 #include <unistd.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>

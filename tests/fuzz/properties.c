@@ -33,6 +33,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <tamis/lists.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef __GLIBC__

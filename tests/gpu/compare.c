@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/lists.h>
+#include <tamis/overlap.h>
+#include <tamis/stats.h>
 
 #include "bench/common/half.h"
 

@@ -17,6 +17,7 @@
 
 #include <cuda_runtime_api.h>
 #include <tamis/nccl.h>
+#include <tamis/state.h>
 
 #include "tests/gpu/compare.h"
 #include "tests/gpu/processes.h"

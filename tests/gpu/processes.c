@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <tamis/callback.h>
 #include <time.h>
 #include <unistd.h>
 

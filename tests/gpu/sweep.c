@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/lists.h>
 #include <tamis/nccl.h>
 
 #include "tests/gpu/timing.h"

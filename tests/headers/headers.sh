@@ -56,7 +56,9 @@ refuse_unchecked "$cc" -std=c11 -x c
 if [ -x "$cxx" ]; then
     refuse_unchecked "$cxx" -std=c++17 -x c++
 fi
-check energy.h
+for header in callback.h elastic.h energy.h lists.h overlap.h state.h stats.h; do
+    check $header
+done
 for header in governor.h local.h pipeline.h; do # which are experimental
     if echo "#include <tamis/$header>" | "$cc" -std=c11 -w -fsyntax-only -I"$include" -x c - 2>/dev/null; then
         echo "tamis/$header does not ask for TAMIS_EXPERIMENTAL"

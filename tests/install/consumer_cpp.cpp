@@ -4,6 +4,7 @@
  */
 #include <cstdio>
 #include <memory>
+#include <tamis/stats.h>
 #include <tamis/tamis.h>
 
 int main() {

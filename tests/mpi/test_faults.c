@@ -9,6 +9,7 @@
 #include "tests/support/mpi_ranks.h"
 #include "tests/support/scratch.h"
 #include <string.h>
+#include <tamis/state.h>
 
 enum { N = 2000, TIMEOUT_MS = 800, SLEEP_MS = 3 * TIMEOUT_MS };
 

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <tamis/elastic.h>
+#include <tamis/overlap.h>
 
 enum { N = 3000 };
 

@@ -8,6 +8,7 @@
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"
 #include <string.h>
+#include <tamis/overlap.h>
 
 enum { SEGMENTS = 10, LENGTH = 3001, N = SEGMENTS * LENGTH, STEPS = 8 };
 

@@ -8,6 +8,7 @@
 #include "tests/support/rank_tree.h"
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/overlap.h>
 
 /* An ordinary segment, 400 rows of 12, another. */
 enum { HEAD = 500, ROWS = 400, LENGTH = 12, WORDS = ROWS * LENGTH, TAIL = 300, STEPS = 6 };

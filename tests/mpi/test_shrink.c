@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/elastic.h>
 
 enum { N = 2000, BEFORE = 3, AFTER = 20 };
 

@@ -7,6 +7,13 @@
 
 #include "lib/base/base.h"
 
+#include <tamis/callback.h>
+#include <tamis/elastic.h>
+#include <tamis/lists.h>
+#include <tamis/overlap.h>
+#include <tamis/state.h>
+#include <tamis/stats.h>
+
 /* -- NULL ------------------------------------------------------------------------------------- */
 
 static void test_null_is_refused_everywhere(void **state) {

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <tamis/state.h>
 #include <unistd.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>

@@ -7,6 +7,7 @@
 #include "tests/support/loopback.h"
 #include <math.h>
 #include <stdio.h>
+#include <tamis/overlap.h>
 
 /* -- the choice ------------------------------------------------------------------------------- */
 

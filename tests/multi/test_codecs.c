@@ -9,6 +9,10 @@
 #include "lib/base/base.h"
 #include "tests/multi/codec_cases.h"
 
+#include <tamis/overlap.h>
+#include <tamis/state.h>
+#include <tamis/stats.h>
+
 /* -- index codecs ----------------------------------------------------------------------------- */
 
 static void compare_codecs(trial what) {

@@ -5,6 +5,8 @@
  */
 #include "tests/multi/arguments_case.h"
 
+#include <tamis/stats.h>
+
 /* -- configurations --------------------------------------------------------------------------- */
 
 static void refuse_config(tamis_status expected, const char *words,

@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <tamis/overlap.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/lists.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -8,6 +8,9 @@
 #include "collectives/transport/faulty.h"
 #include "tests/multi/local_case.h"
 
+#include <tamis/elastic.h>
+#include <tamis/state.h>
+
 typedef struct fault_case {
     local_case c;
     uint64_t nth;

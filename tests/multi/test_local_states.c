@@ -5,6 +5,8 @@
  */
 #include "tests/multi/local_case.h"
 
+#include <tamis/state.h>
+
 static void go_on_elsewhere(run *u, const local_case *c) {
     test_rank *self = u->self;
     run next = {0};

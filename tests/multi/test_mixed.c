@@ -6,6 +6,9 @@
 #include "tests/support/trial.h"
 #include <math.h>
 #include <stdio.h>
+#include <tamis/overlap.h>
+#include <tamis/state.h>
+#include <tamis/stats.h>
 
 /* -- the rules of every scheme ---------------------------------------------------------------- */
 

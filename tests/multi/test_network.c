@@ -13,6 +13,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/callback.h>
+#include <tamis/overlap.h>
+#include <tamis/stats.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

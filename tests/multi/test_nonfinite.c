@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/stats.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

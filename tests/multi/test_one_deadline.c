@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <tamis/overlap.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/state.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -13,6 +13,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/callback.h>
+#include <tamis/elastic.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

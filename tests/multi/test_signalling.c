@@ -13,6 +13,7 @@
 #include <tamis/energy.h>
 #include <tamis/governor.h>
 #include <tamis/pipeline.h>
+#include <tamis/state.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

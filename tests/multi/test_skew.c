@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <tamis/stats.h>
 #include <time.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>

@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <tamis/state.h>
+#include <tamis/stats.h>
 #include <unistd.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>

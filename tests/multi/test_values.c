@@ -6,6 +6,7 @@
 #include "lib/base/half.h"
 #include "tests/multi/codec_cases.h"
 #include <math.h>
+#include <tamis/stats.h>
 
 /* Entries of the last step's result at which some rank keeps something. */
 static size_t kept(const trial_record *record) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "harness.h"
 
+#include <tamis/overlap.h>
+
 static const size_t begins[] = {0, 200704, 200704 + 256, 200704 + 256 + 2560, n};
 
 static void backward_layer(int layer, float *out) {

@@ -5,6 +5,7 @@
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
 #include <string.h>
+#include <tamis/overlap.h>
 
 static const char *const names[DATA_PATTERNS] = {"heavy", "ties", "zero",  "equal",
                                                  "spike", "drop", "bursts"};

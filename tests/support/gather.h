@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <tamis/callback.h>
 #include <tamis/tamis.h>
 
 typedef struct gather gather;

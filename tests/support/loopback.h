@@ -9,6 +9,7 @@
 #include "lib/contracts/p2p.h"
 
 #include <stdint.h>
+#include <tamis/callback.h>
 #include <tamis/tamis.h>
 
 typedef struct loopback loopback;

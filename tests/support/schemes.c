@@ -5,6 +5,7 @@
 #include "tests/support/schemes.h"
 #include <stdio.h>
 #include <string.h>
+#include <tamis/lists.h>
 #include <tamis/tamis.h>
 
 static bool is(const char *text, const char *word) {

@@ -8,6 +8,7 @@
 
 #include "tests/support/data.h"
 #include <stdbool.h>
+#include <tamis/stats.h>
 
 /** Where a trial runs when it is not the CPU over local communicators. */
 typedef struct trial_backend {

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <tamis/stats.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <string.h>
+#include <tamis/lists.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <tamis/lists.h>
 
 #include <cmocka.h>
 

@@ -10,6 +10,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/overlap.h>
 
 #include "bench/lab/auto/ab_run.h"
 #include "bench/common/launcher.h"

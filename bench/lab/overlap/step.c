@@ -4,6 +4,8 @@
  */
 #include "bench/lab/overlap/overlap.h"
 
+#include <tamis/overlap.h>
+#include <tamis/stats.h>
 #include <time.h>
 #include <xxhash.h>
 

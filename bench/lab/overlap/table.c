@@ -6,6 +6,7 @@
 #define _DEFAULT_SOURCE /* getloadavg */
 #include <math.h>
 #include <stdlib.h>
+#include <tamis/overlap.h>
 
 #include "bench/common/measure.h"
 #include "bench/common/options.h"

@@ -5,6 +5,7 @@
 #include "bench/lab/overlap/overlap.h"
 
 #include <stdlib.h>
+#include <tamis/overlap.h>
 
 #include "bench/common/measure.h"
 

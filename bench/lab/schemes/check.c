@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/stats.h>
 
 #include "bench/common/measure.h"
 #include "bench/lab/schemes/schemes.h"

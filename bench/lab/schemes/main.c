@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <tamis/lists.h>
 
 #include "bench/common/launcher.h"
 #include "bench/common/measure.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include <stdlib.h>
+#include <tamis/stats.h>
 #include <xxhash.h>
 
 #include "bench/common/measure.h"

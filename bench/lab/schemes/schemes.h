@@ -15,6 +15,9 @@
 #include "bench/common/report.h"
 #include "bench/lab/schemes/source.h"
 
+#include <tamis/lists.h>
+#include <tamis/stats.h>
+
 typedef struct scheme_case {
     const scheme_source *source;
     const tamis_scheme_info *info;

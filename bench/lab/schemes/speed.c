@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/lists.h>
+#include <tamis/stats.h>
 
 #include "bench/common/measure.h"
 #include "bench/lab/schemes/schemes.h"

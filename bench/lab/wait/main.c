@@ -2,6 +2,7 @@
 #include "bench/lab/wait/wait.h"
 
 #include <stdlib.h>
+#include <tamis/stats.h>
 #include <time.h>
 
 #include "bench/common/measure.h"

@@ -6,6 +6,7 @@
 #include "lib/base/fenv.h"
 
 #include <stdio.h>
+#include <tamis/stats.h>
 
 /* -- marks ------------------------------------------------------------------------------------ */
 

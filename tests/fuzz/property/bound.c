@@ -5,6 +5,7 @@
 #include "tests/fuzz/property/look.h"
 
 #include <string.h>
+#include <tamis/overlap.h>
 
 static bool is_touched(const look *l, uint32_t v, uint64_t begin, uint32_t length) {
     for (uint64_t i = begin; i < begin + length; i++) {

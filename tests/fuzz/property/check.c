@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <tamis/overlap.h>
 
 static float nodes[MOST_RANKS][MOST_LENGTH]; /* residuals of nodes */
 static bool member[MOST_LENGTH];             /* entry is in the result */

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <tamis/lists.h>
 
 typedef struct dice {
     uint64_t state;

@@ -10,6 +10,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <tamis/overlap.h>
 
 /* Values and their sums, where those travel. */
 static bool is_bfloat16(const look *l) {

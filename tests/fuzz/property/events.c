@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/overlap.h>
+#include <tamis/state.h>
 #include <unistd.h>
 
 static uint64_t held_length(const tamis_reducer *r) {

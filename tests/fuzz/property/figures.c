@@ -8,6 +8,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <tamis/overlap.h>
+#include <tamis/stats.h>
 
 static bool fail(char *failure, uint32_t step, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

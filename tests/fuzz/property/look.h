@@ -7,6 +7,8 @@
 
 #include "tests/fuzz/property/property.h"
 
+#include <tamis/overlap.h>
+
 typedef struct look {
     const record *r;
     const fuzz_case *c;

@@ -14,6 +14,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <tamis/overlap.h>
 
 static float vectors[3][MOST_RANKS][MOST_LENGTH];
 

@@ -21,6 +21,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <tamis/overlap.h>
+#include <tamis/stats.h>
 #include <tamis/tamis.h>
 
 enum {

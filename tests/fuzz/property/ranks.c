@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/callback.h>
 
 /* -- threads ---------------------------------------------------------------------------------- */
 

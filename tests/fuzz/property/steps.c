@@ -10,6 +10,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <tamis/overlap.h>
+#include <tamis/state.h>
+#include <tamis/stats.h>
 
 /* -- gradients -------------------------------------------------------------------------------- */
 
