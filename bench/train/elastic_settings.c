@@ -34,9 +34,9 @@ void elastic_check(const train_settings *s) {
         return;
     if (s->transport == BENCH_NCCL || s->stages > 1 || s->micro_batches > 1)
         bench_usage("--elastic needs --transport local or mpi, --stages 1 and --micro-batches 1");
-    if (s->dense_segments || s->local_steps || s->low_rank || s->one_bit)
-        bench_usage("--elastic goes without --dense-segments, --local-steps, --low-rank and "
-                    "--one-bit: what these keep cannot migrate to fewer ranks");
+    if (s->dense_segments || s->local_steps || s->low_rank)
+        bench_usage("--elastic goes without --dense-segments, --local-steps and --low-rank: "
+                    "what these keep cannot migrate to fewer ranks");
     if (s->record || s->trace || s->budget_w > 0)
         bench_usage("--elastic goes without --record, --trace and --budget, which need all ranks");
 }

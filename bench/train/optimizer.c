@@ -43,7 +43,7 @@ static void adamw(optimizer *o, run of, const optimizer_pace *pace, const float 
     optimizer_adamw c = {
         .beta1 = (float)s->beta1,
         .beta2 = (float)s->beta2,
-        .eps = (float)s->eps,
+        .eps = (float)OPTIMIZER_EPS,
         .step = (float)(rate / (1.0 - pow(s->beta1, t))),
         .root = (float)(1.0 / sqrt(1.0 - pow(s->beta2, t))),
         .keep = of.matrix ? (float)(1.0 - rate * s->weight_decay) : 1.0f,
@@ -59,13 +59,8 @@ static void momentum(const optimizer *o, run of, float rate, const float *grad, 
     float *restrict s = o->states[0] + of.begin, *restrict p = params + of.begin;
     for (size_t i = 0; i < of.length; i++)
         s[i] = mu * s[i] + g[i];
-    if (o->settings->nesterov) {
-        for (size_t i = 0; i < of.length; i++)
-            p[i] -= rate * (g[i] + mu * s[i]);
-    } else {
-        for (size_t i = 0; i < of.length; i++)
-            p[i] -= rate * s[i];
-    }
+    for (size_t i = 0; i < of.length; i++)
+        p[i] -= rate * s[i];
 }
 
 static void sgd(run of, float rate, const float *grad, float *params) {
@@ -94,9 +89,7 @@ tamis_update optimizer_as_update(const train_settings *s) {
     update.rule = adam ? TAMIS_UPDATE_ADAM : TAMIS_UPDATE_MOMENTUM;
     update.beta1 = adam ? s->update_beta1 : s->momentum;
     update.beta2 = s->beta2;
-    update.epsilon = s->eps;
-    update.scale = s->step_scale;
-    update.norm_matching = s->norm_matching;
+    update.epsilon = OPTIMIZER_EPS;
     return update;
 }
 

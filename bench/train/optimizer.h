@@ -3,7 +3,7 @@
  * Updates parameters p by a reduced gradient g, with the rate r of the step:
  *
  *     sgd        p -= r g
- *     momentum   s = mu s + g;  p -= r s,  or with Nesterov  p -= r (g + mu s)
+ *     momentum   s = mu s + g;  p -= r s
  *                (Sutskever et al. 2013, in the form of PyTorch: the rate is outside of s)
  *     adamw      m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g g,
  *                p -= r lambda p,  p -= r (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
@@ -24,6 +24,8 @@
 #include "bench/train/workload.h"
 
 enum { OPTIMIZER_STATES = 2 };
+
+#define OPTIMIZER_EPS 1e-8
 
 typedef struct optimizer {
     const train_settings *settings;

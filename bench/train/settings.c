@@ -7,7 +7,6 @@
 
 #include "bench/common/device.h"
 #include "bench/common/group.h"
-#include "bench/common/half.h"
 #include "bench/common/launcher.h"
 #include "bench/common/option_rows.h"
 #include "bench/common/options.h"
@@ -21,7 +20,6 @@
 #include "bench/train/local_steps.h"
 #include "bench/train/low_rank.h"
 #include "bench/train/mlp.h"
-#include "bench/train/one_bit.h"
 #include "bench/train/optimizer.h"
 #include "bench/train/workload.h"
 
@@ -46,9 +44,7 @@ static bool updates_adam(const train_settings *s) {
 /* What the rest of a run goes by. */
 const char train_own_options[] =
     "density|density_max|output|op|nonfinite|device|grad_dtype|"
-    "ranks_per_node|bucket_length|worker|value_codec|sum_codec|residual_decay|"
-    "update.rule|update.beta1|update.beta2|update.epsilon|"
-    "update.scale|update.norm_matching";
+    "ranks_per_node|bucket_length|update.rule|update.beta1|update.beta2";
 
 static void check_pipeline(const train_settings *s) {
     uint32_t ranks = bench_launched_ranks();
@@ -90,8 +86,6 @@ static void check_record(const train_settings *s) {
 }
 
 static void check_density(const train_settings *s) {
-    if (!isnan(s->density_start) && s->density_warm_up == 0)
-        bench_usage("--density-start needs --density-warm-up");
     if (!density_moves(s))
         return;
     if (train_is_dense(s))
@@ -122,26 +116,17 @@ static void check_dense_segments(const train_settings *s) {
 static void check_optimizer(const train_settings *s) {
     if (s->momentum >= 1 || s->beta1 >= 1 || s->beta2 >= 1)
         bench_usage("--momentum, --beta1 and --beta2 must be less than 1");
-    if (s->nesterov && s->optimizer != TRAIN_MOMENTUM)
-        bench_usage("--nesterov needs --optimizer momentum");
     if (s->clip > 0 && (s->stages > 1 || s->micro_batches > 1 || s->overlap))
         bench_usage("--clip needs --stages 1, --micro-batches 1 and --overlap off: the norm of the "
                     "whole gradient must be known before any of it is sent");
 }
 
 static void check_update(const train_settings *s) {
-    if (s->reduce != TRAIN_UPDATE) {
-        if (s->step_scale > 0)
-            bench_usage("--step-scale needs --reduce update");
-        if (s->norm_matching > 0)
-            bench_usage("--norm-matching needs --reduce update");
+    if (s->reduce != TRAIN_UPDATE)
         return;
-    }
-    if (s->optimizer == TRAIN_SGD || s->nesterov)
-        bench_usage("--reduce update needs --optimizer adamw, or momentum without --nesterov: with "
-                    "sgd the update is the gradient");
-    if (s->norm_matching > 0 && s->optimizer != TRAIN_ADAMW)
-        bench_usage("--norm-matching needs --optimizer adamw");
+    if (s->optimizer == TRAIN_SGD)
+        bench_usage("--reduce update needs --optimizer adamw or momentum: with sgd the update is "
+                    "the gradient");
     if (train_is_dense(s))
         bench_usage("--reduce update needs a scheme with residuals; dense has none");
     if (s->micro_batches > 1)
@@ -149,19 +134,17 @@ static void check_update(const train_settings *s) {
 }
 
 /* Fill in what is not given: for updates as the library advises, for gradients plain error
- * feedback. The advised step scale follows the density, so `step_scale` stays 0 here. */
+ * feedback. The advised step scale follows the density, so the library sets it. */
 static void complete_residual(train_settings *s) {
     tamis_update advised;
-    double decay = 1.0;
+    s->residual_decay = 1.0;
     s->update_beta1 = isnan(s->beta1) ? -1.0 : s->beta1;
     s->beta1 = isnan(s->beta1) ? 0.9 : s->beta1;
     advised = optimizer_as_update(s);
-    if (s->reduce == TRAIN_UPDATE && tamis_update_advise(s->density, &advised, &decay) != TAMIS_OK)
+    if (s->reduce == TRAIN_UPDATE &&
+        tamis_update_advise(s->density, &advised, &s->residual_decay) != TAMIS_OK)
         bench_usage("--density: %s", tamis_last_error());
-    if (isnan(s->residual_decay))
-        s->residual_decay = decay;
     s->update_beta1 = advised.beta1;
-    s->advised_scale = advised.scale;
 }
 
 /* Defaults that depend on other options. */
@@ -181,8 +164,6 @@ static void complete(train_settings *s) {
         s->lr = s->optimizer == TRAIN_ADAMW ? 0.003 : 0.1;
     if (isnan(s->beta2))
         s->beta2 = updates_adam(s) ? 0.99 : 0.999;
-    if (isnan(s->density_start))
-        s->density_start = 0.25;
     if (s->density_min == 0)
         s->density_min = s->density;
     if (isnan(s->outer_lr))
@@ -214,19 +195,14 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .context = 64,
         .stages = 1,
         .micro_batches = 1,
-        .balance_every = 20,
-        .govern_every = 200,
         .record_every = 1,
         .seed = 1,
         .density = 0.01,
         .momentum = 0.9,
         .beta1 = NAN,
         .beta2 = NAN,
-        .eps = 1e-8,
         .weight_decay = 0.01,
         .lr = NAN,
-        .density_start = NAN,
-        .residual_decay = NAN,
         .outer_lr = NAN,
         .outer_momentum = NAN,
     };
@@ -239,10 +215,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"dense-segments", 0, BENCH_TEXT, &out->dense_segments, "NAMES", 0, 0,
          "send segments whole whose names begin with a, b, c, or all `vectors`; not counted in "
          "--density"},
-        {"density-start", 0, BENCH_REAL, &out->density_start, "D", 1e-9, 1,
-         "density of the first step of --density-warm-up (default: 0.25)"},
         {"density-warm-up", 0, BENCH_COUNT, &out->density_warm_up, "N", 0, 1e12,
-         "steps in which density changes to --density, exponentially"},
+         "steps in which density falls from 0.25 to --density, exponentially"},
         {"density-end", 0, BENCH_REAL, &out->density_end, "D", 1e-9, 1,
          "density at the end of the run, approached exponentially"},
         {"steps", 0, BENCH_COUNT, &out->steps, "N", 1, 1e12, "length of the run, or"},
@@ -262,17 +236,12 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "lm: attention heads; must divide --width"},
         {"context", 0, BENCH_COUNT, &out->context, "N", 1, 8192,
          "lm: characters in a context window"},
-        {"head", 0, BENCH_CHOICE, &out->head, TRAIN_HEADS, 0, 0,
-         "lm: output matrix, that of the embedding or a separate one"},
         {"optimizer", 0, BENCH_CHOICE, &out->optimizer, TRAIN_OPTIMIZERS, 0, 0, ""},
         {"momentum", 0, BENCH_REAL, &out->momentum, "M", 0, 1,
          "coefficient of --optimizer momentum"},
-        {"nesterov", 0, BENCH_FLAG, &out->nesterov, "", 0, 0, "Nesterov momentum"},
         {"beta1", 0, BENCH_REAL, &out->beta1, "B", 0, 1, "adamw: decay of the first moment"},
         {"beta2", 0, BENCH_REAL, &out->beta2, "B", 0, 1,
          "adamw: decay of the second moment (default: 0.999; with --reduce update 0.99)"},
-        {"eps", 0, BENCH_REAL, &out->eps, "E", 0, 1,
-         "adamw: added to the root of the second moment"},
         {"weight-decay", 0, BENCH_REAL, &out->weight_decay, "L", 0, 1e3,
          "adamw: decay of matrices, times the learning rate"},
         {"lr", 0, BENCH_REAL, &out->lr, "X", 0, 1e6,
@@ -291,16 +260,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0,
          "device of the reducer; the model stays on the CPU (cuda: to check results, not for "
          "speed)"},
-        BENCH_ROW_VALUES(&out->values),
-        BENCH_ROW_SUM_VALUES(&out->sum_values),
         {"reduce", 0, BENCH_CHOICE, &out->reduce, TRAIN_REDUCED, 0, 0,
          "reduce gradients before the optimizer, or each rank's updates after it"},
-        {"residual-decay", 0, BENCH_REAL, &out->residual_decay, "X", 0, 1,
-         "factor on residuals in every step (default: 1; adamw updates: by density)"},
-        {"step-scale", 0, BENCH_REAL, &out->step_scale, "X", 1e-6, 1e6,
-         "factor on reduced updates (default: 1; adamw: by density)"},
-        {"norm-matching", 0, BENCH_REAL, &out->norm_matching, "C", 0, 100,
-         "scale reduced updates to C times the norm of a rank's own; 0: constant factor"},
         {"local-steps", 0, BENCH_COUNT, &out->local_steps, "H", 0, 1 << 20,
          "exchange what H steps of every rank have changed, not gradients; 0: every gradient"},
         {"local-delay", 0, BENCH_COUNT, &out->local_delay, "N", 0, 1 << 20,
@@ -311,24 +272,16 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "its Nesterov momentum (default: 0.9)"},
         {"low-rank", 0, BENCH_COUNT, &out->low_rank, "R", 0, 1024,
          "PowerSGD with R vectors a matrix, to compare with; 0: not"},
-        {"one-bit", 0, BENCH_COUNT, &out->one_bit, "N", 0, 1e12,
-         "1-bit Adam after N dense steps, to compare with; 0: not"},
         {"overlap", 0, BENCH_CHOICE, &out->overlap, TRAIN_OVERLAPS, 0, 0,
          "overlap exchange and backward: layers are handed over as they become ready"},
-        {"buckets", 0, BENCH_CHOICE, &out->buckets, TRAIN_BUCKETS, 0, 0,
-         "buckets of the layers (planned: for a link of 1 Gbit/s), or"},
         {"bucket-length", 0, BENCH_COUNT, &out->bucket_length, "N", 1, 1e12,
          "join layers until they have N parameters"},
-        {"worker", 0, BENCH_CHOICE, &out->worker, TRAIN_WORKERS, 0, 0,
-         "thread that accumulates: this program's, or the library's (mpi)"},
         {"set", 0, BENCH_TEXT, &out->set, "O=V[,O=V...]", 0, 0,
          "other options of the reducer, as in docs/options.md"},
         {"stages", 0, BENCH_COUNT, &out->stages, "N", 1, MLP_MAX_DEPTH + 1,
          "pipeline stages over which the layers are divided (mpi)"},
         {"micro-batches", 0, BENCH_COUNT, &out->micro_batches, "N", 1, 65536,
          "micro-batches per batch"},
-        {"balance-every", 0, BENCH_COUNT, &out->balance_every, "N", 0, 1e12,
-         "steps between rebalancing the budget over the stages; 0: never"},
         BENCH_ROW_RANKS(&out->ranks),
         {"eval-every", 0, BENCH_COUNT, &out->eval_every, "N", 1, 1e12,
          "steps between validations (default: an epoch; lm: 100)"},
@@ -369,8 +322,6 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "lowest density under --budget (default: --density)"},
         {"pace-max", 0, BENCH_REAL, &out->pace_max, "S", 0, 3600,
          "longest pause after a step under --budget"},
-        {"govern-every", 0, BENCH_COUNT, &out->govern_every, "N", 1, 1e12,
-         "steps between decisions under --budget"},
         {"decisions", 0, BENCH_FILE, &out->decisions, "FILE", 0, 0,
          "write the decisions under --budget, for tamis_replay --log"},
         {"quiet", 'q', BENCH_FLAG, &out->quiet, "", 0, 0, "no progress on stderr"},
@@ -385,7 +336,6 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     check_dense_segments(out);
     local_steps_check(out);
     low_rank_check(out);
-    one_bit_check(out);
     complete(out);
     check_budget(out);
     bench_reducer_check(out->set, train_own_options);
@@ -394,13 +344,9 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     complete_residual(out);
     if (workload_find(out->workload)->check)
         workload_find(out->workload)->check(out);
-    if (out->buckets == TRAIN_PLANNED && out->bucket_length)
-        bench_usage("--buckets planned and --bucket-length are mutually exclusive");
     if (out->overlap && out->device != TAMIS_DEVICE_CPU)
         bench_usage("--overlap on needs --device cpu: the gradient goes to a device as a whole, "
                     "after the backward pass");
-    if (out->buckets == TRAIN_PLANNED)
-        out->bucket_length = TAMIS_BUCKETS_PLANNED;
     bench_launch_check(&out->transport, &out->ranks);
     check_pipeline(out);
     check_record(out);

@@ -72,31 +72,28 @@ static void add_optimizer(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     bool momentum = s->optimizer == TRAIN_MOMENTUM, adamw = s->optimizer == TRAIN_ADAMW;
     bool updates = s->reduce == TRAIN_UPDATE;
-    json_t *more = json_pack(
-        "{ss so so so so so so sf ss sI sf so so sf sf sf}", "optimizer",
-        bench_choice(TRAIN_OPTIMIZERS, s->optimizer), "momentum",
-        momentum ? json_real(s->momentum) : json_null(), "nesterov",
-        momentum ? json_boolean(s->nesterov) : json_null(), "beta1",
-        adamw ? json_real(updates ? s->update_beta1 : s->beta1) : json_null(), "beta2",
-        adamw ? json_real(s->beta2) : json_null(), "eps", adamw ? json_real(s->eps) : json_null(),
-        "weight_decay", adamw ? json_real(s->weight_decay) : json_null(), "lr", s->lr, "lr_decay",
-        s->decay == TRAIN_COSINE ? "cosine" : "constant", "warm_up", (json_int_t)s->warm_up,
-        "lr_floor", s->lr_floor, "clip", s->clip > 0 ? json_real(s->clip) : json_null(),
-        "clipped_share", clipped_share(t), "residual_decay", s->residual_decay, "step_scale",
-        s->step_scale > 0 ? s->step_scale : s->advised_scale, "norm_matching", s->norm_matching);
+    json_t *more = json_pack("{ss so so so so sf ss sI sf so so}", "optimizer",
+                             bench_choice(TRAIN_OPTIMIZERS, s->optimizer), "momentum",
+                             momentum ? json_real(s->momentum) : json_null(), "beta1",
+                             adamw ? json_real(updates ? s->update_beta1 : s->beta1) : json_null(),
+                             "beta2", adamw ? json_real(s->beta2) : json_null(), "weight_decay",
+                             adamw ? json_real(s->weight_decay) : json_null(), "lr", s->lr,
+                             "lr_decay", s->decay == TRAIN_COSINE ? "cosine" : "constant",
+                             "warm_up", (json_int_t)s->warm_up, "lr_floor", s->lr_floor, "clip",
+                             s->clip > 0 ? json_real(s->clip) : json_null(), "clipped_share",
+                             clipped_share(t));
     json_object_update_missing(record, more);
     json_decref(more);
 }
 
 static void add_density(const trainer *t, json_t *record) {
     const train_settings *s = t->settings;
-    bool warms = s->density_warm_up > 0, ends = s->density_end > 0.0;
+    bool ends = s->density_end > 0.0;
     json_object_set_new(record, "density_target", json_real(s->density));
     json_object_set_new(record, "dense_segments",
                         s->dense_segments ? json_string(s->dense_segments) : json_null());
     json_object_set_new(record, "dense_parameters",
                         json_integer((json_int_t)(t->work.length - t->exchange.length)));
-    json_object_set_new(record, "density_start", warms ? json_real(s->density_start) : json_null());
     json_object_set_new(record, "density_warm_up", json_integer((json_int_t)s->density_warm_up));
     json_object_set_new(record, "density_end", ends ? json_real(s->density_end) : json_null());
 }
@@ -105,7 +102,6 @@ static void add_local(const trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     bool local = s->local_steps > 0;
     json_object_set_new(record, "local_steps", json_integer((json_int_t)s->local_steps));
-    json_object_set_new(record, "one_bit", json_integer((json_int_t)s->one_bit));
     json_object_set_new(record, "low_rank", json_integer((json_int_t)s->low_rank));
     json_object_set_new(record, "local_delay", json_integer((json_int_t)s->local_delay));
     json_object_set_new(record, "outer_lr", local ? json_real(s->outer_lr) : json_null());
@@ -117,14 +113,13 @@ static void add_settings(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     double parameters = sum_stages(t, (double)t->work.length);
     json_t *more = json_pack(
-        "{ss ss ss ss sI sI sI ss sI sI sI ss ss sI}", "workload", t->work.kind->name, "device",
-        bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme, "transport",
+        "{ss ss ss ss? ss sI sI sI ss sI sI sI ss sI}", "workload", t->work.kind->name, "device",
+        bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme, "set", s->set, "transport",
         tamis_comm_transport(t->world->comm), "ranks", (json_int_t)t->world->nranks, "ranks_gone",
         (json_int_t)t->gone, "micro_batches", (json_int_t)s->micro_batches, "reduce",
         s->reduce == TRAIN_UPDATE ? "update" : "gradient", "batch", (json_int_t)s->batch, "seed",
         (json_int_t)s->seed, "parameters", (json_int_t)parameters, "overlap",
-        s->overlap ? "on" : "off", "worker", s->worker == TAMIS_WORKER_THREAD ? "thread" : "caller",
-        "buckets", (json_int_t)exchange_nbuckets(&t->exchange));
+        s->overlap ? "on" : "off", "buckets", (json_int_t)exchange_nbuckets(&t->exchange));
     json_object_update_missing(record, more);
     json_decref(more);
     add_density(t, record);

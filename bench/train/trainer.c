@@ -30,9 +30,6 @@ static void open_exchange(trainer *t) {
     config.output = t->sparse ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
     config.device = t->device;
     config.bucket_length = t->settings->bucket_length;
-    config.worker = (tamis_worker)t->settings->worker;
-    config.value_codec = (tamis_value_codec)t->settings->values;
-    config.sum_codec = (tamis_value_codec)t->settings->sum_values;
     config.residual_decay = t->dense ? 1.0 : t->settings->residual_decay;
     config.update = t->settings->reduce == TRAIN_UPDATE ? &update : NULL;
     config.on_phase = report_phase;
@@ -164,7 +161,6 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     open_exchange(out);
     local_steps_open(out->group, settings, &out->work, out->exchange.reducer, out->params,
                      &out->local);
-    one_bit_open(out->group, settings, &out->work, &out->one_bit);
     open_recording(out);
 }
 
@@ -173,7 +169,6 @@ void trainer_close(trainer *t) {
         bench_report_close(t->report, 0);
     if (t->settings->record)
         bench_recording_close(&t->recording);
-    one_bit_close(&t->one_bit);
     local_steps_close(&t->local);
     exchange_close(&t->exchange);
     govern_close(&t->governor, t->energy.group);
@@ -263,7 +258,7 @@ static void reduce(trainer *t) {
     size_t bytes = t->work.length * sizeof(float);
     bool elsewhere = t->device != TAMIS_DEVICE_CPU;
     tamis_step step = step_of(t);
-    if (t->local.handle || one_bit_begins(&t->one_bit, t->settings, t->step))
+    if (t->local.handle)
         return;
     if (elsewhere)
         bench_device_write(t->device, t->grad, bytes, t->device_grad);
@@ -289,10 +284,6 @@ static tamis_result sparse_result(trainer *t) {
 
 static void update(trainer *t) {
     optimizer_pace pace = {t->step, (float)trainer_rate(t, t->step)};
-    if (one_bit_begins(&t->one_bit, t->settings, t->step)) {
-        one_bit_step(&t->one_bit, &t->optimizer, &pace, t->grad, t->params);
-        return;
-    }
     if (t->sparse) {
         tamis_result r = sparse_result(t);
         optimizer_update_sparse(pace.rate, r.indices, r.values, r.count, t->params);
@@ -322,7 +313,7 @@ static void count_exchange(trainer *t) {
     totals->count_exact = totals->count_exact && stats->selected == stats->target;
 }
 
-/* With local steps most steps exchange nothing; momenta of one bit travel without a reducer. */
+/* With local steps most steps exchange nothing. */
 static void count_sent(trainer *t) {
     if (t->local.handle) {
         local_steps_news news = local_steps_count(&t->local);
@@ -331,8 +322,6 @@ static void count_sent(trainer *t) {
         else if (news.ended)
             count_exchange(t);
         t->last.wire_bytes = news.wire_bytes;
-    } else if (one_bit_begins(&t->one_bit, t->settings, t->step - 1)) {
-        t->last.wire_bytes = t->one_bit.wire_bytes;
     } else {
         count_exchange(t);
     }

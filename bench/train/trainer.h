@@ -13,7 +13,6 @@
 #include "bench/train/exchange.h"
 #include "bench/train/govern.h"
 #include "bench/train/local_steps.h"
-#include "bench/train/one_bit.h"
 #include "bench/train/optimizer.h"
 #include "bench/train/order.h"
 #include "bench/train/pipeline.h"
@@ -53,7 +52,6 @@ typedef struct trainer {
     optimizer optimizer;
     exchange exchange;
     local_steps local;
-    one_bit one_bit;
     bool *apart; /* [segments]: exchanged dense; NULL: none is */
     float *params, *grad;
     tamis_device device; /* of the reducer */

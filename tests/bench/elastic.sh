@@ -56,7 +56,7 @@ survive "${mlp[@]}"
 [ "$(last "$dir/one.json" model_hash)" = "$again" ] || fail "another model_hash"
 survive "${lm[@]}" --reduce update
 survive "${mlp[@]}" --optimizer adamw --scheme dense
-survive "${mlp[@]}" --overlap on --bucket-length 1000 --optimizer momentum --values bfloat16
+survive "${mlp[@]}" --overlap on --bucket-length 1000 --optimizer momentum --set value_codec=bfloat16
 
 # -- between the steps -------------------------------------------------------------------------------
 # A rank dies while all look at each other: in the first check, a validation, or the summary. Nothing

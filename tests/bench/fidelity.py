@@ -79,7 +79,7 @@ class Rows(unittest.TestCase):
         named = {name for name, args in rows.items() if "--beta1" in args}
         self.assertEqual(named, {"tamis 3.3 % bf16, beta1 0.9", "tamis 3.3 % bf16, beta1 0",
                                  "tamis 2 % fp4", "topk 0.375 %, updates"})
-        self.assertTrue(all("--step-scale" not in args for args in rows.values()))
+        self.assertTrue(all("update.scale" not in " ".join(args) for args in rows.values()))
 
     def test_longer_runs_have_the_rate_that_was_tuned_and_all_seeds(self):
         runs = Valley(0.005)

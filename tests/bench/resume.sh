@@ -24,21 +24,21 @@ again() { # options
 again "${lm[@]}"
 again "${lm[@]}" --reduce update --scheme topk
 again "${lm[@]}" --reduce update --beta1 0
-again "${lm[@]}" --micro-batches 2 --warm-up 8 --lr-decay cosine --clip 0 --values bfloat16
+again "${lm[@]}" --micro-batches 2 --warm-up 8 --lr-decay cosine --clip 0 --set value_codec=bfloat16
 again "${lm[@]}" --reduce update --density-warm-up 8 --scheme micro
 again "${lm[@]}" --density-warm-up 3 --density-end 0.2 --bucket-length 500
 again "${lm[@]}" --reduce update --dense-segments vectors,embedding
 again "${cnn[@]}" --dense-segments conv1 --scheme deft --overlap on
 again "${cnn[@]}" --reduce update
 expect 1 "its --reduce differs" "$train" "${cnn[@]}" --ranks 2 --load "$dir/once" --steps 20
-again "${cnn[@]}" --nesterov --overlap on --bucket-length 1000
+again "${cnn[@]}" --overlap on --bucket-length 1000
 for scheme in dense topk cltk threshold sage deft micro exdyna oktopk; do
     again "${mlp[@]}" --optimizer momentum --scheme "$scheme"
 done
 again "${mlp[@]}" --optimizer adamw --density 0.05
 again "${mlp[@]}" --optimizer adamw --local-steps 3 --scheme dense
-again "${mlp[@]}" --optimizer adamw --local-steps 4 --local-delay 2 --values fp4 --outer-lr 1
-again "${mlp[@]}" --local-steps 4 --local-delay 4 --scheme quantized --values fp2
+again "${mlp[@]}" --optimizer adamw --local-steps 4 --local-delay 2 --set value_codec=fp4 --outer-lr 1
+again "${mlp[@]}" --local-steps 4 --local-delay 4 --scheme quantized --set value_codec=fp2
 for scheme in micro deft oktopk; do
     again "${mlp[@]}" --optimizer adamw --scheme "$scheme" --reduce update
 done
@@ -106,7 +106,7 @@ resize 4 2 2 "${lm[@]}" --reduce update --beta1 0.9 --dense-segments vectors
 for scheme in micro exdyna oktopk; do
     resize 4 2 0 "${mlp[@]}" --optimizer momentum --scheme "$scheme"
 done
-for options in "--optimizer adamw --scheme quantized --values fp4" "--scheme dense"; do
+for options in "--optimizer adamw --scheme quantized --set value_codec=fp4" "--scheme dense"; do
     for stop in 6 7; do
         ranks=4 run "$dir/home" "${mlp[@]}" $options --local-steps 3 --batch 3 --steps 9 --stop $stop \
             --save "$dir/home$stop"

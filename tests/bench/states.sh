@@ -53,7 +53,7 @@ again "${cnn[@]}" --reduce update --overlap on --bucket-length 1000
 again "${mlp[@]}" --optimizer adamw --scheme oktopk
 again "${mlp[@]}" --optimizer sgd
 again "${mlp[@]}" --optimizer adamw --local-steps 3 --scheme dense
-again "${mlp[@]}" --optimizer adamw --local-steps 4 --local-delay 2 --values fp4 --outer-lr 1
+again "${mlp[@]}" --optimizer adamw --local-steps 4 --local-delay 2 --set value_codec=fp4 --outer-lr 1
 
 # -- which set -------------------------------------------------------------------------------------
 folder=$dir/folder

@@ -23,7 +23,6 @@ static const train_settings usual = {
     .momentum = 0.9,
     .beta1 = 0.9,
     .beta2 = 0.99,
-    .eps = 1e-8,
     .weight_decay = 0.1,
     .lr = 0.05,
 };
@@ -42,7 +41,7 @@ static void sgd_reference(reference *r, const train_settings *c, int t, size_t i
 static void momentum_reference(reference *r, const train_settings *c, int t, size_t i, double g) {
     (void)t;
     r->s[i] = c->momentum * r->s[i] + g;
-    r->p[i] -= c->lr * (c->nesterov ? g + c->momentum * r->s[i] : r->s[i]);
+    r->p[i] -= c->lr * r->s[i];
 }
 
 static void adamw_reference(reference *r, const train_settings *c, int t, size_t i, double g) {
@@ -51,7 +50,7 @@ static void adamw_reference(reference *r, const train_settings *c, int t, size_t
     double m = r->m[i] / (1 - pow(c->beta1, t)), v = r->v[i] / (1 - pow(c->beta2, t));
     if (i < MATRIX)
         r->p[i] -= c->lr * c->weight_decay * r->p[i];
-    r->p[i] -= c->lr * m / (sqrt(v) + c->eps);
+    r->p[i] -= c->lr * m / (sqrt(v) + OPTIMIZER_EPS);
 }
 
 typedef void (*rule)(reference *r, const train_settings *c, int t, size_t i, double g);
@@ -102,16 +101,12 @@ static void momentum_follows_its_formula(void **state) {
     train_settings s = usual;
     s.optimizer = TRAIN_MOMENTUM;
     compare(&s, momentum_reference);
-    s.nesterov = true;
-    compare(&s, momentum_reference);
 }
 
 static void adamw_follows_its_formula(void **state) {
     (void)state;
     train_settings s = usual;
     s.optimizer = TRAIN_ADAMW;
-    compare(&s, adamw_reference);
-    s.eps = 0.1;
     compare(&s, adamw_reference);
     s.weight_decay = 0;
     s.beta1 = 0;
