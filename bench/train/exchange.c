@@ -170,16 +170,6 @@ void exchange_stats(exchange *x, tamis_stats *out) {
     add(out, &dense);
 }
 
-tamis_status exchange_migrate(exchange *x, tamis_comm *smaller, tamis_migration *out) {
-    tamis_reducer *migrated = NULL;
-    tamis_status status = tamis_reducer_migrate(x->reducer, smaller, out, &migrated);
-    if (status != TAMIS_OK)
-        return status;
-    tamis_reducer_destroy(x->reducer);
-    x->reducer = migrated;
-    return TAMIS_OK;
-}
-
 uint32_t exchange_nbuckets(const exchange *x) {
     return tamis_reducer_nbuckets(x->reducer) + tamis_reducer_nbuckets(x->apart);
 }

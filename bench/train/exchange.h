@@ -53,10 +53,6 @@ void exchange_start(exchange *x, const tamis_step *step);
 void exchange_wait(exchange *x);
 void exchange_stats(exchange *x, tamis_stats *out);
 
-/** Go on with the ranks of `smaller`, as tamis_reducer_migrate does; nothing may be apart. On
- * failure all stays as it is. */
-tamis_status exchange_migrate(exchange *x, tamis_comm *smaller, tamis_migration *out);
-
 uint32_t exchange_nbuckets(const exchange *x);
 
 #endif

@@ -15,7 +15,6 @@
 #include "bench/common/start.h"
 #include "bench/common/trace.h"
 #include "bench/train/density.h"
-#include "bench/train/elastic.h"
 #include "bench/train/images.h"
 #include "bench/train/local_steps.h"
 #include "bench/train/low_rank.h"
@@ -68,15 +67,8 @@ static void check_pipeline(const train_settings *s) {
     if (ranks % s->stages)
         bench_usage("--stages %llu must divide the number of ranks, which is %u",
                     (unsigned long long)s->stages, ranks);
-    if (s->save || s->load || s->states)
-        bench_usage("--states, --save and --load need --stages 1: a file holds the whole model");
-}
-
-static void check_states(const train_settings *s) {
-    if (!s->states && (s->save_every || s->save_seconds > 0))
-        bench_usage("--save-every and --save-seconds need --states FOLDER");
-    if (s->states && s->states[0] == '\0')
-        bench_usage("--states needs a folder");
+    if (s->save || s->load)
+        bench_usage("--save and --load need --stages 1: a file holds the whole model");
 }
 
 static void check_record(const train_settings *s) {
@@ -222,7 +214,6 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"steps", 0, BENCH_COUNT, &out->steps, "N", 1, 1e12, "length of the run, or"},
         {"epochs", 0, BENCH_COUNT, &out->epochs, "N", 1, 1e6,
          "length in epochs (default: 5; lm: 1,200 steps)"},
-        {"stop", 0, BENCH_COUNT, &out->stop, "N", 1, 1e12, "stop early, after step N"},
         {"batch", 0, BENCH_COUNT, &out->batch, "N", 1, 65536,
          "samples per rank and step (default: 32; lm: 8)"},
         {"hidden", 0, BENCH_COUNT, &out->hidden, "N", 1, 65536, "mlp: width of the hidden layers"},
@@ -288,22 +279,11 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"check-every", 0, BENCH_COUNT, &out->check_every, "N", 0, 1e12,
          "steps between comparisons of the replicas' parameters (default: only first and last)"},
         {"save", 0, BENCH_FILE, &out->save, "PREFIX", 0, 0,
-         "write PREFIX.rankR.state at the end of the run"},
-        {"states", 0, BENCH_FILE, &out->states, "FOLDER", 0, 0,
-         "keep the two newest sets of states of all ranks there: when due, at the end, and on "
-         "SIGTERM, SIGINT or SIGUSR1"},
+         "write PREFIX.rankR.state at the end of the run, for --load"},
         {"save-every", 0, BENCH_COUNT, &out->save_every, "N", 0, 1e12,
-         "steps from one set of --states to the next"},
-        {"save-seconds", 0, BENCH_REAL, &out->save_seconds, "T", 0, 1e9,
-         "seconds from one set of --states to the next"},
-        {"load", 0, BENCH_FILE, &out->load, "PATH", 0, 0,
-         "resume: files of --save by their PREFIX, or the newest complete set in a FOLDER; also "
-         "with another number of ranks"},
-        {"elastic", 0, BENCH_COUNT, &out->elastic, "N", 0, 4096,
-         "when ranks die, go on with those that are left, at least N (mpi: --with-ft ulfm); resume "
-         "with any number of ranks; 0: no"},
-        {"lose", 0, BENCH_TEXT, &out->lose, "R@S[,R@S...]", 0, 0,
-         "a drill for --elastic: rank R dies before step S"},
+         "also write PREFIX.stepS.rankR.state every N steps S"},
+        {"load", 0, BENCH_FILE, &out->load, "PREFIX", 0, 0,
+         "resume from files of --save: PREFIX, or PREFIX.stepS"},
         {"record", 0, BENCH_FILE, &out->record, "FILE", 0, 0,
          "write the gradients of all ranks, for tamis_schemes --input"},
         {"record-every", 0, BENCH_COUNT, &out->record_every, "N", 1, 1e12,
@@ -350,8 +330,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     bench_launch_check(&out->transport, &out->ranks);
     check_pipeline(out);
     check_record(out);
-    check_states(out);
-    elastic_check(out);
+    if (out->save_every && !out->save)
+        bench_usage("--save-every needs --save");
     bench_device_check(out->device, out->transport);
     bench_scheme_check(out->scheme, out->density);
     if (bench_launched_rank() == 0)

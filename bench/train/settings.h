@@ -21,9 +21,6 @@ enum { TRAIN_GRADIENT = 0, TRAIN_UPDATE = 1 };
 
 typedef struct train_settings {
     const char *data, *scheme, *json, *trace, *save, *load, *record;
-    const char *states; /* folder of sets; NULL: none */
-    const char *lose;   /* RANK@STEP,...: ranks that die, with `elastic`; NULL: none */
-    uint64_t elastic;   /* least number of ranks; 0: the run ends when one dies */
     const char *energy_log, *intensity, *decisions;
     const char *dense_segments; /* prefixes of names, or `vectors`; NULL: none */
     int workload, optimizer, decay, transport;
@@ -33,7 +30,7 @@ typedef struct train_settings {
     const char *set;        /* further options of the reducer */
     uint64_t bucket_length; /* as in tamis_reducer_config */
     uint64_t stages, micro_batches;
-    uint64_t steps, epochs, stop, batch, seed, ranks, eval_every;
+    uint64_t steps, epochs, batch, seed, ranks, eval_every;
     uint64_t check_every;   /* steps between comparisons of the replicas; 0: first and last only */
     uint64_t hidden, depth; /* mlp */
     uint64_t channels;      /* cnn */
@@ -50,8 +47,7 @@ typedef struct train_settings {
     uint64_t local_steps, local_delay; /* local_steps 0: every step is exchanged */
     double outer_lr, outer_momentum;
     uint64_t low_rank;                      /* 0: not used */
-    uint64_t save_every;                    /* steps between sets; 0: by time alone */
-    double save_seconds;                    /* between sets; 0: by steps alone */
+    uint64_t save_every;                    /* steps; 0: at the end alone */
     uint64_t record_every;                  /* with `record`: steps */
     double budget_w, pace_max, density_min; /* budget_w 0: no budget */
     bool quiet;

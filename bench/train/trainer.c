@@ -60,11 +60,10 @@ static void close_device(trainer *t) {
 /* Records steps 0, every, 2 every, ... before `end`. */
 static void open_recording(trainer *t) {
     const train_settings *s = t->settings;
-    uint64_t end = s->stop && s->stop < t->steps ? s->stop : t->steps;
     if (!s->record)
         return;
     bench_recording_create(t->group, s->record, t->work.segments, t->work.nsegments,
-                           (end + s->record_every - 1) / s->record_every, s->record_every,
+                           (t->steps + s->record_every - 1) / s->record_every, s->record_every,
                            &t->recording);
 }
 
@@ -72,41 +71,6 @@ static void record(trainer *t) {
     uint64_t every = t->settings->record_every;
     if (t->settings->record && t->step % every == 0)
         bench_recording_put(t->group, &t->recording, t->step / every, t->grad);
-}
-
-/* -- the last step ---------------------------------------------------------------------------- */
-
-static void open_keep(trainer *t) {
-    if (!t->settings->elastic)
-        return;
-    t->before.params = bench_alloc(t->work.length, sizeof(float));
-    for (size_t i = 0; i < t->optimizer.nstates; i++)
-        t->before.states[i] = bench_alloc(t->work.length, sizeof(float));
-}
-
-static void close_keep(trainer *t) {
-    free(t->before.params);
-    for (size_t i = 0; i < t->optimizer.nstates; i++)
-        free(t->before.states[i]);
-}
-
-static void keep_last(trainer *t) {
-    size_t bytes = t->work.length * sizeof(float);
-    if (!t->before.params)
-        return;
-    t->before.step = t->step;
-    memcpy(t->before.params, t->params, bytes);
-    for (size_t i = 0; i < t->optimizer.nstates; i++)
-        memcpy(t->before.states[i], t->optimizer.states[i], bytes);
-}
-
-void trainer_roll_back(trainer *t) {
-    size_t bytes = t->work.length * sizeof(float);
-    memcpy(t->params, t->before.params, bytes);
-    for (size_t i = 0; i < t->optimizer.nstates; i++)
-        memcpy(t->optimizer.states[i], t->before.states[i], bytes);
-    t->step = t->before.step;
-    t->totals.steps--;
 }
 
 /* -- the life of a trainer -------------------------------------------------------------------- */
@@ -130,7 +94,6 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     uint32_t ranks = world->nranks / (uint32_t)settings->stages;
     uint64_t together = ranks * settings->batch;
     *out = (trainer){.settings = settings, .data = data, .world = world};
-    out->report = settings->report;
     if (count < together) /* fail before memory is allocated */
         bench_fail(world, "%u ranks with batch %llu need more than the %zu samples available",
                    ranks, (unsigned long long)settings->batch, count);
@@ -152,7 +115,6 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     out->params = bench_alloc(out->work.length, sizeof(float));
     out->grad = bench_alloc(out->work.length, sizeof(float));
     out->work.kind->init(&out->work, settings->seed, out->params);
-    open_keep(out);
     open_device(out);
     out->trace = settings->trace ? bench_trace_open(world) : NULL;
     bench_energy_files files = {settings->energy_log, settings->intensity};
@@ -165,8 +127,6 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
 }
 
 void trainer_close(trainer *t) {
-    if (t->report != t->settings->report)
-        bench_report_close(t->report, 0);
     if (t->settings->record)
         bench_recording_close(&t->recording);
     local_steps_close(&t->local);
@@ -175,7 +135,6 @@ void trainer_close(trainer *t) {
     bench_energy_close(&t->energy);
     bench_trace_close(t->trace, t->settings->trace_file);
     close_device(t);
-    close_keep(t);
     order_close(&t->order);
     free(t->grad);
     free(t->params);
@@ -362,9 +321,6 @@ void trainer_step(trainer *t) {
     at[1] = bench_now_s();
     reduce(t);
     at[2] = bench_now_s();
-    if (t->world->lost)
-        return;
-    keep_last(t);
     tamis_energy_begin(t->energy.meter, TAMIS_ENERGY_OPTIMIZER);
     update(t);
     tamis_energy_end(t->energy.meter, TAMIS_ENERGY_OPTIMIZER);

@@ -135,7 +135,7 @@ class Program(unittest.TestCase):
         with open(text, "w", encoding="utf-8") as out:
             out.write("the quick brown fox jumps over the lazy dog, and over it again. " * 40)
         with open(program, "w", encoding="utf-8") as out:
-            out.write(f'#!/bin/sh\necho run >>"{folder}/log"\nexec "{TRAIN}" "$@" --stop 2 --data '
+            out.write(f'#!/bin/sh\necho run >>"{folder}/log"\nexec "{TRAIN}" "$@" --steps 2 --data '
                       f'"{text}" --layers 1 --width 40 --heads 2 --context 8 {" ".join(more)}\n')
         os.chmod(program, os.stat(program).st_mode | stat.S_IXUSR)
         return program
@@ -174,7 +174,7 @@ class Program(unittest.TestCase):
     def test_a_run_that_diverges_is_a_result_and_another_failure_is_not(self):
         workload = fidelity.Workload("lm", "momentum", 0, 20, (), 0.0)
         with tempfile.TemporaryDirectory() as folder:
-            runs = fidelity.Runs(self.program(folder, "--stop 20"), folder, True)
+            runs = fidelity.Runs(self.program(folder, "--steps 20"), folder, True)
             self.assertEqual(runs.records(workload, DENSE, 1e6, 1),
                              [dict(fidelity.DIVERGED, steps=20)])
         with tempfile.TemporaryDirectory() as folder:

@@ -149,4 +149,17 @@ expect 2 "clip needs --stages 1" lm_of --clip 1 --overlap on
 expect 2 "clip needs --stages 1" lm_of --clip 1 --micro-batches 2
 expect 1 "No such file" "$train" --workload cnn --data "$dir/none"
 expect 0 "workload mlp|cnn|lm" "$train" --help
+
+# Little address space.
+if grep -q "__[at]san_init" "$train"; then
+    echo "not tried: little address space, as sanitizers need more"
+else
+    status=0
+    (
+        ulimit -v 400000
+        exec timeout 60 "$train" "${mlp[@]}" --ranks 2 --steps 2 --quiet
+    ) >"$dir/out" 2>&1 || status=$?
+    [ $status = 1 ] || fail "status $status with little address space"
+    grep -q "^tamis_train: the limit of address space, 400000 KiB, is too low" "$dir/out" || fail "$(cat "$dir/out")"
+fi
 echo "train: ok"
