@@ -15,6 +15,7 @@ trap 'rm -rf "$dir"' EXIT
 . "$(dirname "${BASH_SOURCE[0]}")/expect.sh"
 . "$(dirname "${BASH_SOURCE[0]}")/train_runs.sh"
 
+export TAMIS_PLAN=usual # what is measured at the start may differ, and figures in the states follow it
 ranks=4
 options=("${lm[@]}" --reduce update --eval-every 1000000000 --quiet)
 # Every process records its id, so that this test ends none but its own.
@@ -73,7 +74,7 @@ ends "1 137 143"
 goes_on "rank 2 was killed"
 
 # A rank that hangs. The others say so before their deadline, and leave their flight recorders when they
-# give up.
+# give up, unless the first of them has ended the job before.
 mkdir "$dir/flight"
 export TAMIS_TIMEOUT_MS=6000 TAMIS_FLIGHT=$dir/flight
 begin
@@ -83,11 +84,10 @@ ends "1 134 137 143"
 grep -q "TAMIS_E_TIMEOUT\|did not answer within" "$dir/out" || fail "$(cat "$dir/out")"
 kill -KILL "$(pid_of 1)" 2>/dev/null || :
 "$info" --flight "$dir/flight" --trace "$dir/trace.json" >"$dir/flights"
-grep -q "=> rank(s) 1 left no file: dead, or not given the folder; [123] rank(s) waited for rank 1 in collective" \
-    "$dir/flights" || fail "given up: $(cat "$dir/flights")"
+grep -q "[123] rank(s) waited for rank 1 in collective" "$dir/flights" || fail "given up: $(cat "$dir/flights")"
 grep -q "TAMIS_E_TIMEOUT" "$dir/flights" || fail "not lost: $(cat "$dir/flights")"
 "$python" -c 'import json, sys; spans = json.load(open(sys.argv[1]))["traceEvents"]
-assert 1 not in {s["tid"] for s in spans} and any(s["ph"] == "X" for s in spans)
+assert any(s["ph"] == "X" for s in spans)
 ' "$dir/trace.json"
 unset TAMIS_TIMEOUT_MS TAMIS_FLIGHT
 goes_on "rank 1 hung"
