@@ -49,8 +49,6 @@ static const char magic[8] = "TAMTRN9";
 static uint64_t model_of(const trainer *t) {
     const workload *w = &t->work;
     uint64_t sum = w->identity;
-    if (t->apart)
-        sum = XXH3_64bits_withSeed(t->apart, w->nsegments * sizeof t->apart[0], sum);
     for (size_t i = 0; i < w->nsegments; i++) {
         sum = XXH3_64bits_withSeed(w->names[i], strlen(w->names[i]), sum);
         sum = XXH3_64bits_withSeed(&w->segments[i].length, sizeof w->segments[i].length, sum);
@@ -59,21 +57,20 @@ static uint64_t model_of(const trainer *t) {
 }
 
 static void size_parts(const trainer *t, uint64_t *parts) {
-    uint64_t bytes = t->work.length * sizeof(float), held = t->exchange.length * sizeof(float);
+    uint64_t bytes = t->work.length * sizeof(float);
     tamis_update update = optimizer_as_update(t->settings);
     bool moments = t->settings->reduce == TRAIN_UPDATE, adam = update.rule == TAMIS_UPDATE_ADAM;
     size_t control, local = 0;
-    bench_try(t->group, tamis_reducer_control_bytes(t->exchange.reducer, &control),
-              "size of a state");
+    bench_try(t->group, tamis_reducer_control_bytes(t->reducer, &control), "size of a state");
     if (t->local.handle)
         bench_try(t->group, tamis_local_bytes(t->local.handle, &local), "size of local steps");
     parts[PARAMS] = bytes;
     for (size_t i = 0; i < t->optimizer.nstates; i++)
         parts[OPTIMIZER + i] = bytes;
     parts[CONTROL] = control;
-    parts[RESIDUAL] = t->dense ? 0 : held;
-    parts[MOMENTS] = moments && (!adam || update.beta1 > 0.0) ? held : 0;
-    parts[MOMENTS + 1] = moments && adam ? held : 0;
+    parts[RESIDUAL] = t->dense ? 0 : bytes;
+    parts[MOMENTS] = moments && (!adam || update.beta1 > 0.0) ? bytes : 0;
+    parts[MOMENTS + 1] = moments && adam ? bytes : 0;
     parts[LOCAL] = local;
 }
 
@@ -130,7 +127,7 @@ static void file_name(trainer *t, const char *prefix, char out[1024]) {
 
 /* Local steps first: an exchange under way ends with this, and may move the parameters. */
 static void take_reducer(trainer *t, state *s) {
-    tamis_reducer *r = t->exchange.reducer;
+    tamis_reducer *r = t->reducer;
     state_header *h = &s->header;
     if (s->parts[LOCAL])
         bench_try(t->group, tamis_local_save(t->local.handle, s->parts[LOCAL], h->parts[LOCAL]),
@@ -234,7 +231,7 @@ static const char *difference(const state_header *found, const state_header *wan
                ? other_ranks(found)
            : found->data != wanted->data ? other_data(found, wanted)
            : found->parts[PARAMS] != wanted->parts[PARAMS] || found->model != wanted->model
-               ? "its model has another shape, or other dense segments, or other characters"
+               ? "its model has another shape, or other characters"
            : found->optimizer != wanted->optimizer ? "its --optimizer differs"
            : found->reduce != wanted->reduce       ? "its --reduce differs"
            : !same_parts(found, wanted) ? "its --scheme, --beta1 or local steps keep other vectors"
@@ -268,7 +265,7 @@ static const char *read_state(trainer *t, FILE *file, state *out) {
 }
 
 static void give_reducer(trainer *t, const state *s) {
-    tamis_reducer *r = t->exchange.reducer;
+    tamis_reducer *r = t->reducer;
     const state_header *h = &s->header;
     bench_try(
         t->group,

@@ -101,11 +101,10 @@ void optimizer_update_sparse(float rate, const uint32_t *indices, const float *v
 
 /* -- all -------------------------------------------------------------------------------------- */
 
-void optimizer_open(const train_settings *settings, size_t length, const bool *plain,
-                    optimizer *out) {
+void optimizer_open(const train_settings *settings, size_t length, optimizer *out) {
     static const size_t nstates[] = {[TRAIN_SGD] = 0, [TRAIN_MOMENTUM] = 1, [TRAIN_ADAMW] = 2};
-    *out = (optimizer){settings, length, plain, nstates[settings->optimizer], {NULL, NULL}};
-    if (settings->reduce == TRAIN_UPDATE && !plain)
+    *out = (optimizer){settings, length, nstates[settings->optimizer], {NULL, NULL}};
+    if (settings->reduce == TRAIN_UPDATE)
         out->nstates = 0;
     for (size_t i = 0; i < out->nstates; i++)
         out->states[i] = bench_alloc(length, sizeof(float));
@@ -135,7 +134,7 @@ void optimizer_update(optimizer *o, const workload *work, const optimizer_pace *
     bool updates = o->settings->reduce == TRAIN_UPDATE;
     for (size_t i = 0, at = 0; i < work->nsegments; at += work->segments[i].length, i++) {
         run of = {at, work->segments[i].length, work->columns[i] > 0};
-        if (updates && !(o->plain && o->plain[i]))
+        if (updates)
             step_by(o, of, pace, grad, params);
         else
             follow_rule(o, of, pace, grad, params);
@@ -149,30 +148,4 @@ double optimizer_rate(const train_settings *s, uint64_t step, uint64_t steps) {
         return s->lr * (s->decay == TRAIN_CONSTANT ? 1.0 : s->lr_floor);
     double share = (double)(step - s->warm_up) / (double)(steps - s->warm_up);
     return s->lr * (s->lr_floor + (1.0 - s->lr_floor) * 0.5 * (1.0 + cos(acos(-1.0) * share)));
-}
-
-/* Sums in lanes that fit one vector register, so that additions need not wait for each other. */
-static double square_norm(const float *x, size_t n) {
-    enum { LANES = 8 };
-    double sums[LANES] = {0}, sum = 0.0;
-    size_t whole = n - n % LANES;
-    for (size_t i = 0; i < whole; i += LANES) {
-        for (size_t l = 0; l < LANES; l++)
-            sums[l] += (double)x[i + l] * (double)x[i + l];
-    }
-    for (size_t i = whole; i < n; i++)
-        sum += (double)x[i] * (double)x[i];
-    for (size_t l = 0; l < LANES; l++)
-        sum += sums[l];
-    return sum;
-}
-
-double optimizer_clip(double limit, size_t n, float *grad) {
-    double norm = sqrt(square_norm(grad, n));
-    if (!isfinite(norm) || norm <= limit)
-        return norm;
-    float factor = (float)(limit / norm);
-    for (size_t i = 0; i < n; i++)
-        grad[i] *= factor;
-    return norm;
 }

@@ -10,7 +10,7 @@
  *                (Loshchilov and Hutter, arXiv 1711.05101), t from 1, lambda for matrices only
  *
  * All ranks hold the same state, for they see the same g. With --reduce update the library holds
- * the moments, of each rank's own gradient, and g is already a step, except in dense segments:
+ * the moments, of each rank's own gradient, and g is already a step:
  *
  *     p -= r lambda p (adamw);  p -= r g
  */
@@ -30,15 +30,11 @@ enum { OPTIMIZER_STATES = 2 };
 typedef struct optimizer {
     const train_settings *settings;
     size_t length;
-    const bool *plain;               /* [nsegments]: with updates, segments where g is still the
-                                        gradient; NULL: none */
     size_t nstates;                  /* 0: sgd, or updates of all segments */
     float *states[OPTIMIZER_STATES]; /* [length]: momentum: s; adamw: m, v */
 } optimizer;
 
-/** @param plain  must outlive the optimizer */
-void optimizer_open(const train_settings *settings, size_t length, const bool *plain,
-                    optimizer *out);
+void optimizer_open(const train_settings *settings, size_t length, optimizer *out);
 void optimizer_close(optimizer *o);
 
 /** The update that --reduce update gives to the library. */
@@ -60,10 +56,6 @@ void optimizer_update(optimizer *o, const workload *work, const optimizer_pace *
 /** sgd for a sparse g, given by its nonzero entries. */
 void optimizer_update_sparse(float rate, const uint32_t *indices, const float *values, size_t count,
                              float *params);
-
-/** Scale a gradient down to the norm `limit` if its norm is larger; a norm that is not finite
- * changes nothing. @return its norm before. */
-double optimizer_clip(double limit, size_t n, float *grad);
 
 /** Coefficients of one AdamW step. */
 typedef struct optimizer_adamw {

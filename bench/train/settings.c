@@ -96,21 +96,9 @@ static void check_budget(const train_settings *s) {
         bench_usage("--decisions needs --budget");
 }
 
-static void check_dense_segments(const train_settings *s) {
-    if (!s->dense_segments)
-        return;
-    if (train_is_dense(s))
-        bench_usage("--dense-segments needs a sparse scheme for the other segments");
-    if (s->stages > 1 || s->micro_batches > 1 || s->device != TAMIS_DEVICE_CPU)
-        bench_usage("--dense-segments needs --stages 1, --micro-batches 1 and --device cpu");
-}
-
 static void check_optimizer(const train_settings *s) {
     if (s->momentum >= 1 || s->beta1 >= 1 || s->beta2 >= 1)
         bench_usage("--momentum, --beta1 and --beta2 must be less than 1");
-    if (s->clip > 0 && (s->stages > 1 || s->micro_batches > 1 || s->overlap))
-        bench_usage("--clip needs --stages 1, --micro-batches 1 and --overlap off: the norm of the "
-                    "whole gradient must be known before any of it is sent");
 }
 
 static void check_update(const train_settings *s) {
@@ -204,9 +192,6 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0,
          "preset or four policies a+b+c+d (default: tamis, with adamw updates tamis-update)"},
         {"density", 0, BENCH_REAL, &out->density, "D", 1e-9, 1, "share of entries that are sent"},
-        {"dense-segments", 0, BENCH_TEXT, &out->dense_segments, "NAMES", 0, 0,
-         "send segments whole whose names begin with a, b, c, or all `vectors`; not counted in "
-         "--density"},
         {"density-warm-up", 0, BENCH_COUNT, &out->density_warm_up, "N", 0, 1e12,
          "steps in which density falls from 0.25 to --density, exponentially"},
         {"density-end", 0, BENCH_REAL, &out->density_end, "D", 1e-9, 1,
@@ -243,8 +228,6 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "learning rate after the warm-up"},
         {"lr-floor", 0, BENCH_REAL, &out->lr_floor, "X", 0, 1,
          "fraction of --lr at which the decay ends"},
-        {"clip", 0, BENCH_REAL, &out->clip, "NORM", 0, 1e12,
-         "largest norm of each rank's gradient before the exchange, for any scheme; 0: none"},
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18,
          "seed of parameters and order of samples"},
         BENCH_ROW_TRANSPORT(&out->transport),
@@ -313,7 +296,6 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     if (!out->scheme)
         out->scheme = updates_adam(out) ? "tamis-update" : "tamis";
     check_density(out);
-    check_dense_segments(out);
     local_steps_check(out);
     low_rank_check(out);
     complete(out);

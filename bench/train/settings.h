@@ -22,7 +22,6 @@ enum { TRAIN_GRADIENT = 0, TRAIN_UPDATE = 1 };
 typedef struct train_settings {
     const char *data, *scheme, *json, *trace, *save, *load, *record;
     const char *energy_log, *intensity, *decisions;
-    const char *dense_segments; /* prefixes of names, or `vectors`; NULL: none */
     int workload, optimizer, decay, transport;
     int device; /* tamis_device */
     int reduce;
@@ -43,7 +42,6 @@ typedef struct train_settings {
     double residual_decay;             /* as advised; 1 for gradients */
     uint64_t warm_up;                  /* steps in which the rate rises */
     double lr_floor;                   /* share of lr at which a decay ends */
-    double clip;                       /* largest norm of a rank's gradient; 0: any */
     uint64_t local_steps, local_delay; /* local_steps 0: every step is exchanged */
     double outer_lr, outer_momentum;
     uint64_t low_rank;                      /* 0: not used */

@@ -15,7 +15,6 @@
  *                  ranks; null if unknown or if there are stages
  *     stages       of a pipeline, as in tamis_stage when the budget was last divided, null if it
  *                  never was; density_mean is over the steps
- *     dense_parameters  in the segments that --dense-segments names; density_target is the others'
  *     local_steps  between two exchanges; 0: every step is one. outer_*: of their optimizer
  *     density_*    entries in the result / n, over the exchanges; count_exact: selected == k in
  *                  each. With several stages: the mean over all parameters, and the extremes of a
@@ -30,7 +29,6 @@
  *                  ranks and the last 100 steps
  *     update_scale   factor on the reduced updates in the last step; 1 for gradients
  *     wire_bytes   of a record "step": sent since the run began, by the rank that sent most
- *     clipped_share   share of steps in which --clip shortened a rank's gradient; null without it
  *     energy_*     as bench/common/energy.h says, of all ranks; a step's joules leave out those of
  *                  the phase evaluate
  *     residual_ratio  norm of the residual / norm of what was accumulated, last step, mean over
@@ -54,27 +52,18 @@ static double sum_stages(trainer *t, double value) {
     return bench_sum(t->world, value) / t->group->nranks;
 }
 
-/* The share of clipped steps, mean over ranks. */
-static json_t *clipped_share(trainer *t) {
-    double steps = t->totals.steps ? (double)t->totals.steps : 1.0;
-    double share = mean(t, (double)t->totals.clipped / steps);
-    return t->settings->clip > 0 ? json_real(share) : json_null();
-}
-
 static void add_optimizer(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     bool momentum = s->optimizer == TRAIN_MOMENTUM, adamw = s->optimizer == TRAIN_ADAMW;
     bool updates = s->reduce == TRAIN_UPDATE;
-    json_t *more = json_pack("{ss so so so so sf ss sI sf so so}", "optimizer",
+    json_t *more = json_pack("{ss so so so so sf ss sI sf}", "optimizer",
                              bench_choice(TRAIN_OPTIMIZERS, s->optimizer), "momentum",
                              momentum ? json_real(s->momentum) : json_null(), "beta1",
                              adamw ? json_real(updates ? s->update_beta1 : s->beta1) : json_null(),
                              "beta2", adamw ? json_real(s->beta2) : json_null(), "weight_decay",
                              adamw ? json_real(s->weight_decay) : json_null(), "lr", s->lr,
                              "lr_decay", s->decay == TRAIN_COSINE ? "cosine" : "constant",
-                             "warm_up", (json_int_t)s->warm_up, "lr_floor", s->lr_floor, "clip",
-                             s->clip > 0 ? json_real(s->clip) : json_null(), "clipped_share",
-                             clipped_share(t));
+                             "warm_up", (json_int_t)s->warm_up, "lr_floor", s->lr_floor);
     json_object_update_missing(record, more);
     json_decref(more);
 }
@@ -83,10 +72,6 @@ static void add_density(const trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     bool ends = s->density_end > 0.0;
     json_object_set_new(record, "density_target", json_real(s->density));
-    json_object_set_new(record, "dense_segments",
-                        s->dense_segments ? json_string(s->dense_segments) : json_null());
-    json_object_set_new(record, "dense_parameters",
-                        json_integer((json_int_t)(t->work.length - t->exchange.length)));
     json_object_set_new(record, "density_warm_up", json_integer((json_int_t)s->density_warm_up));
     json_object_set_new(record, "density_end", ends ? json_real(s->density_end) : json_null());
 }
@@ -112,7 +97,7 @@ static void add_settings(trainer *t, json_t *record) {
         "micro_batches", (json_int_t)s->micro_batches, "reduce",
         s->reduce == TRAIN_UPDATE ? "update" : "gradient", "batch", (json_int_t)s->batch, "seed",
         (json_int_t)s->seed, "parameters", (json_int_t)parameters, "overlap",
-        s->overlap ? "on" : "off", "buckets", (json_int_t)exchange_nbuckets(&t->exchange));
+        s->overlap ? "on" : "off", "buckets", (json_int_t)tamis_reducer_nbuckets(t->reducer));
     json_object_update_missing(record, more);
     json_decref(more);
     add_density(t, record);

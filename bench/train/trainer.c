@@ -20,9 +20,10 @@ static void report_phase(void *context, const tamis_phase_event *event) {
     tamis_energy_on_phase(t->energy.meter, event);
 }
 
-static void open_exchange(trainer *t) {
+static void open_reducer(trainer *t) {
     tamis_update update = optimizer_as_update(t->settings);
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_layout *layout;
     config.scheme = t->settings->scheme;
     config.density = t->settings->density;
     config.density_max = density_most(t->settings);
@@ -35,7 +36,11 @@ static void open_exchange(trainer *t) {
     config.on_phase = report_phase;
     config.on_phase_context = t;
     bench_reducer_set(t->settings->set, train_own_options, &config, config.update ? &update : NULL);
-    exchange_open(t->group, t->settings, &t->work, t->apart, &config, t->grad, &t->exchange);
+    bench_try(t->group, tamis_layout_create(t->work.segments, (uint32_t)t->work.nsegments, &layout),
+              "cannot create a layout");
+    bench_try(t->group, tamis_reducer_create(t->group->comm, layout, &config, &t->reducer),
+              "cannot create a reducer");
+    tamis_layout_destroy(layout);
 }
 
 /* Correct and slow: gradient and result go through host memory in every step. */
@@ -98,8 +103,7 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
         bench_fail(world, "%u ranks with batch %llu need more than the %zu samples available",
                    ranks, (unsigned long long)settings->batch, count);
     out->dense = train_is_dense(settings);
-    out->sparse = settings->optimizer == TRAIN_SGD && !out->dense && !settings->dense_segments &&
-                  settings->local_steps == 0;
+    out->sparse = settings->optimizer == TRAIN_SGD && !out->dense && settings->local_steps == 0;
     out->totals.count_exact = true;
     out->totals.density_min = INFINITY;
 
@@ -110,8 +114,7 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
         settings->steps ? settings->steps : settings->epochs * order_epoch_steps(&out->order);
 
     check_data(out);
-    out->apart = exchange_choose(out->group, settings, &out->work);
-    optimizer_open(settings, out->work.length, out->apart, &out->optimizer);
+    optimizer_open(settings, out->work.length, &out->optimizer);
     out->params = bench_alloc(out->work.length, sizeof(float));
     out->grad = bench_alloc(out->work.length, sizeof(float));
     out->work.kind->init(&out->work, settings->seed, out->params);
@@ -120,9 +123,9 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     bench_energy_files files = {settings->energy_log, settings->intensity};
     bench_energy_open(world, &files, &out->energy);
     govern_open(settings, world, &out->governor);
-    open_exchange(out);
-    local_steps_open(out->group, settings, &out->work, out->exchange.reducer, out->params,
-                     &out->local);
+    open_reducer(out);
+    low_rank_open(out->group, &out->work, settings->low_rank, settings->seed, &out->low_rank);
+    local_steps_open(out->group, settings, &out->work, out->reducer, out->params, &out->local);
     open_recording(out);
 }
 
@@ -130,7 +133,8 @@ void trainer_close(trainer *t) {
     if (t->settings->record)
         bench_recording_close(&t->recording);
     local_steps_close(&t->local);
-    exchange_close(&t->exchange);
+    low_rank_close(&t->low_rank);
+    tamis_reducer_destroy(t->reducer);
     govern_close(&t->governor, t->energy.group);
     bench_energy_close(&t->energy);
     bench_trace_close(t->trace, t->settings->trace_file);
@@ -139,7 +143,6 @@ void trainer_close(trainer *t) {
     free(t->grad);
     free(t->params);
     optimizer_close(&t->optimizer);
-    free(t->apart);
     pipeline_close(&t->pipeline);
 }
 
@@ -175,8 +178,7 @@ static void keep_gradient(void *context) {
     trainer *t = context;
     tamis_step step = step_of(t);
     double begin = begin_ready(t);
-    bench_try(t->group, tamis_reducer_accumulate(t->exchange.reducer, &step),
-              "gradient of a micro-batch");
+    bench_try(t->group, tamis_reducer_accumulate(t->reducer, &step), "gradient of a micro-batch");
     end_ready(t, begin);
 }
 
@@ -187,7 +189,7 @@ static void layer_ready(void *context, size_t layer) {
     const uint32_t *first = t->work.layer_first + layer;
     double begin = begin_ready(t);
     for (uint32_t i = first[1]; i-- > first[0];)
-        exchange_ready(&t->exchange, i, &step);
+        bench_try(t->group, tamis_reducer_ready(t->reducer, i, &step), "gradient of a layer");
     end_ready(t, begin);
 }
 
@@ -219,19 +221,23 @@ static void reduce(trainer *t) {
     tamis_step step = step_of(t);
     if (t->local.handle)
         return;
+    if (t->low_rank.rank) {
+        low_rank_reduce(&t->low_rank, t->grad);
+        return;
+    }
     if (elsewhere)
         bench_device_write(t->device, t->grad, bytes, t->device_grad);
     if (!t->settings->overlap)
-        exchange_start(&t->exchange, &step);
-    pipeline_watch(&t->pipeline, t->step, t->exchange.reducer, t->trace);
-    exchange_wait(&t->exchange);
+        bench_try(t->group, tamis_reducer_start(t->reducer, &step), "start of a step");
+    pipeline_watch(&t->pipeline, t->step, t->reducer, t->trace);
+    bench_try(t->group, tamis_reducer_wait(t->reducer), "end of a step");
     if (elsewhere && !t->sparse)
         bench_device_read(t->device, t->device_grad, bytes, t->grad);
 }
 
 static tamis_result sparse_result(trainer *t) {
     tamis_result result = TAMIS_RESULT_INIT;
-    bench_try(t->group, tamis_reducer_result(t->exchange.reducer, &result), "result of a step");
+    bench_try(t->group, tamis_reducer_result(t->reducer, &result), "result of a step");
     if (result.memory == TAMIS_DEVICE_CPU)
         return result;
     bench_device_read(result.memory, result.indices, result.count * sizeof *t->indices, t->indices);
@@ -260,8 +266,11 @@ static void count_density(train_totals *totals, double density) {
 
 static void count_exchange(trainer *t) {
     train_totals *totals = &t->totals;
-    exchange_stats(&t->exchange, &t->last);
     const tamis_stats *stats = &t->last;
+    t->last = (tamis_stats)TAMIS_STATS_INIT;
+    bench_try(t->group, tamis_reducer_stats(t->reducer, &t->last), "statistics of a step");
+    if (t->low_rank.rank)
+        low_rank_stats(&t->low_rank, &t->last);
     count_density(totals, stats->density);
     totals->accumulate_s += stats->accumulate_s;
     totals->select_s += stats->select_s;
@@ -297,18 +306,10 @@ static void count_step(trainer *t, double loss, const double at[5]) {
     tamis_energy_step(t->energy.meter, &t->last);
 }
 
-/* Clip the rank's own gradient, for dense schemes too, so that runs differ only in the scheme. */
-static void clip(trainer *t) {
-    double limit = t->settings->clip;
-    if (limit > 0.0)
-        t->totals.clipped += optimizer_clip(limit, t->work.length, t->grad) > limit;
-}
-
 static void move_density(trainer *t) {
     double density = density_at(t->settings, t->step, t->steps);
     if (density_moves(t->settings))
-        bench_try(t->group, tamis_reducer_set_density(t->exchange.reducer, density),
-                  "density of a step");
+        bench_try(t->group, tamis_reducer_set_density(t->reducer, density), "density of a step");
 }
 
 void trainer_step(trainer *t) {
@@ -316,7 +317,6 @@ void trainer_step(trainer *t) {
     at[0] = bench_now_s();
     move_density(t);
     double loss = compute(t);
-    clip(t);
     record(t);
     at[1] = bench_now_s();
     reduce(t);
@@ -331,8 +331,8 @@ void trainer_step(trainer *t) {
     bench_trace_add(t->trace, "optimizer", t->step, BENCH_PART_STEP, 0, at[2], at[3]);
     t->step++;
     count_step(t, loss, at);
-    pipeline_balance(&t->pipeline, t->step, t->exchange.reducer);
-    govern_step(&t->governor, &t->energy, t->step, t->exchange.reducer);
+    pipeline_balance(&t->pipeline, t->step, t->reducer);
+    govern_step(&t->governor, &t->energy, t->step, t->reducer);
     t->totals.time_s += bench_now_s() - at[0];
 }
 

@@ -10,9 +10,9 @@
 #include "bench/common/energy.h"
 #include "bench/common/recording.h"
 #include "bench/common/trace.h"
-#include "bench/train/exchange.h"
 #include "bench/train/govern.h"
 #include "bench/train/local_steps.h"
+#include "bench/train/low_rank.h"
 #include "bench/train/optimizer.h"
 #include "bench/train/order.h"
 #include "bench/train/pipeline.h"
@@ -32,7 +32,7 @@ typedef struct train_totals {
     double accumulate_s, select_s, exchange_s, apply_s, wait_s; /* as tamis_stats counts them */
     double density_sum, density_min, density_max;
     double losses[TRAIN_LOSSES]; /* of the last steps, a ring buffer */
-    uint64_t steps, exchanges, wire_bytes, rescans, clipped;
+    uint64_t steps, exchanges, wire_bytes, rescans;
     bool count_exact; /* selected == k in every step */
 } train_totals;
 
@@ -44,9 +44,9 @@ typedef struct trainer {
     pipeline pipeline;
     workload work;
     optimizer optimizer;
-    exchange exchange;
+    tamis_reducer *reducer;
+    low_rank low_rank; /* if used, the reducer rests */
     local_steps local;
-    bool *apart; /* [segments]: exchanged dense; NULL: none is */
     float *params, *grad;
     tamis_device device; /* of the reducer */
     void *device_grad;   /* the gradient where the reducer works; CPU: grad itself */
@@ -70,7 +70,7 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
                   trainer *out);
 void trainer_close(trainer *t);
 
-/** One step: gradient, clipping, exchange, optimizer. */
+/** One step: gradient, exchange, optimizer. */
 void trainer_step(trainer *t);
 
 double trainer_rate(const trainer *t, uint64_t step);

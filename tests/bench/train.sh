@@ -65,39 +65,6 @@ done
 run "$dir/still" "${lm[@]}" --steps 3 --eval-every 1
 tail -n 1 "$dir/still" | grep -q '"density_warm_up":0.*"density_end":null' || fail "a density that moves"
 
-# Segments that are dense: after one step their parameters are those of a dense run, the others are
-# not. In mlp W1 and W2 are 784 x 16 and 16 x 10, b1 and b2 the rest.
-parameters() { # name of a run, from, to
-    local file="$dir/$1.rank0.state"
-    tail -c +"$((1 + $(od -An -tu8 -j8 -N8 "$file") + 4 * $2))" "$file" | head -c $((4 * ($3 - $2)))
-}
-w1=$((784 * 16)) all=$((785 * 16 + 170))
-for way in "sgd gradient" "momentum gradient" "momentum update" "adamw update"; do
-    read -r optimizer reduce <<<"$way"
-    for scheme in dense tamis; do
-        update=()
-        [ $scheme = dense ] || update=(--reduce "$reduce" --dense-segments "vectors,W2")
-        run "$dir/$scheme.json" "${mlp[@]}" --optimizer "$optimizer" --beta2 0.99 --steps 1 --scheme $scheme \
-            --save "$dir/$scheme" "${update[@]}"
-    done
-    cmp -s <(parameters dense 0 $w1) <(parameters tamis 0 $w1) && fail "$way: W1 is dense, too"
-    cmp <(parameters dense $w1 $all) <(parameters tamis $w1 $all) || fail "$way: not dense"
-    tail -n 1 "$dir/tamis.json" | grep -q '"dense_parameters":186,.*"count_exact":true' ||
-        fail "$way: $(tail -n 1 "$dir/tamis.json")"
-done
-run "$dir/apart" "${lm[@]}" --steps 200 --eval-every 200 --density 0.05 --reduce update --overlap on \
-    --bucket-length 1000 --dense-segments vectors,embedding.position --set value_codec=bfloat16
-awk -v loss="$(tail -n 1 "$dir/apart" | field metric_value)" 'BEGIN { exit !(loss > 0.2 && loss < 0.7) }' ||
-    fail "not learned with dense segments: $(tail -n 1 "$dir/apart")"
-
-# Clipping: a norm that is never reached changes nothing, a small one is always reached.
-run "$dir/plain.json" "${mlp[@]}" --steps 10 --save "$dir/plain"
-run "$dir/wide.json" "${mlp[@]}" --steps 10 --save "$dir/wide" --clip 1e9
-same plain wide "a norm that is not reached clips"
-[ "$(tail -n 1 "$dir/wide.json" | field clipped_share)" = 0.0 ] || fail "clipped by 1e9"
-run "$dir/narrow" "${mlp[@]}" --steps 10 --clip 1e-6
-[ "$(tail -n 1 "$dir/narrow" | field clipped_share)" = 1.0 ] || fail "not clipped by 1e-6"
-
 # A run that diverges says so, and no zeros.
 run "$dir/diverged" "${mlp[@]}" --steps 2 --hidden 64 --depth 3 --lr 1e6
 tail -n 1 "$dir/diverged" | grep -q '"steps":2,.*"validation_loss":null,.*"replicas_identical":true' ||
@@ -138,15 +105,6 @@ expect 2 "outer-lr must be over 0" lm_of --local-steps 2 --outer-lr 0
 expect 2 "has an optimizer of its own" lm_of --local-steps 2 --reduce update --optimizer adamw
 expect 2 "local-steps needs --stages 1" lm_of --local-steps 2 --overlap on
 expect 2 "local-steps needs one density" lm_of --local-steps 2 --density-end 0.3
-expect 2 "must be alone in setting the density" lm_of --density-warm-up 5 --budget 100
-expect 2 "sparse scheme for the other segments" lm_of --dense-segments vectors --scheme dense
-expect 2 "dense-segments needs --stages 1" lm_of --dense-segments vectors --micro-batches 2
-expect 1 "no segment's name begins with \"bias\"; the first one is embedding.token" \
-    lm_of --dense-segments vectors,bias
-expect 1 "no segment's name begins with \"\"" lm_of --dense-segments vectors,
-expect 1 "selects all segments; use --scheme dense" lm_of --dense-segments vectors,embedding,block
-expect 2 "clip needs --stages 1" lm_of --clip 1 --overlap on
-expect 2 "clip needs --stages 1" lm_of --clip 1 --micro-batches 2
 expect 1 "No such file" "$train" --workload cnn --data "$dir/none"
 expect 0 "workload mlp|cnn|lm" "$train" --help
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Optimizers against their formulas in double precision, one parameter after the other; the
- * schedule of rates; clipping.
+ * schedule of rates.
  */
 #include "bench/train/optimizer.h"
 
@@ -70,7 +70,7 @@ static void compare(const train_settings *settings, rule slow) {
     optimizer o;
     float p[N], g[N];
     memset(&r, 0, sizeof r);
-    optimizer_open(settings, N, NULL, &o);
+    optimizer_open(settings, N, &o);
     for (size_t i = 0; i < N; i++)
         r.p[i] = p[i] = (float)bench_normal(77, i);
     for (uint64_t step = 0; step < STEPS; step++) {
@@ -141,7 +141,7 @@ static void sparse_sgd_is_sgd_where_the_rest_is_zero(void **state) {
     const optimizer_pace pace = {0, 0.3f};
     const float values[] = {2, -3};
     s.optimizer = TRAIN_SGD;
-    optimizer_open(&s, 5, NULL, &o);
+    optimizer_open(&s, 5, &o);
     optimizer_update(&o, &work, &pace, g, dense);
     optimizer_update_sparse(0.3f, indices, values, 2, sparse);
     assert_memory_equal(dense, sparse, sizeof dense);
@@ -160,45 +160,12 @@ static void updates_are_applied_as_they_come(void **state) {
     optimizer o;
     s.optimizer = TRAIN_ADAMW;
     s.reduce = TRAIN_UPDATE;
-    optimizer_open(&s, 2, NULL, &o);
+    optimizer_open(&s, 2, &o);
     assert_int_equal(o.nstates, 0);
     optimizer_update(&o, &work, &pace, g, p);
     assert_float_equal(p[0], 1 - 0.5 * 0.1 - 0.5 * 2, 1e-6);
     assert_float_equal(p[1], 1 - 0.5 * 8, 1e-6);
     optimizer_close(&o);
-}
-
-/* Segments that are dense follow the formula, though updates are reduced for the others. */
-static void plain_segments_follow_the_rule_beside_updates(void **state) {
-    (void)state;
-    static const int rules[] = {TRAIN_MOMENTUM, TRAIN_ADAMW};
-    tamis_segment segments[] = {{"W", 2}, {"b", 2}};
-    size_t columns[] = {1, 0};
-    bool plain[] = {false, true};
-    workload work = {.nsegments = 2, .length = 4, .segments = segments, .columns = columns};
-    for (size_t r = 0; r < 2; r++) {
-        train_settings s = usual, gradients = usual;
-        float mixed[4] = {1, 1, 1, 1}, whole[4] = {1, 1, 1, 1}, updates[4] = {1, 1, 1, 1};
-        optimizer a, b, c;
-        s.optimizer = gradients.optimizer = rules[r];
-        s.reduce = TRAIN_UPDATE;
-        optimizer_open(&s, 4, plain, &a);
-        optimizer_open(&gradients, 4, NULL, &b);
-        optimizer_open(&s, 4, NULL, &c);
-        for (uint64_t step = 0; step < 5; step++) {
-            const optimizer_pace pace = {step, 0.1f};
-            const float g[4] = {1.0f + (float)step, 2.0f, -3.0f + (float)step, 4.0f};
-            optimizer_update(&a, &work, &pace, g, mixed);
-            optimizer_update(&b, &work, &pace, g, whole);
-            optimizer_update(&c, &work, &pace, g, updates);
-        }
-        assert_memory_equal(mixed, updates, 2 * sizeof(float));
-        assert_memory_equal(mixed + 2, whole + 2, 2 * sizeof(float));
-        assert_true(mixed[0] != whole[0] && mixed[2] != updates[2]);
-        optimizer_close(&c);
-        optimizer_close(&b);
-        optimizer_close(&a);
-    }
 }
 
 /* -- rates ------------------------------------------------------------------------------------ */
@@ -223,36 +190,6 @@ static void rate_rises_and_decays_to_its_floor(void **state) {
     assert_float_equal(optimizer_rate(&s, 4, 5), 1.0, 1e-12); /* shorter than its warm-up */
 }
 
-/* -- clipping --------------------------------------------------------------------------------- */
-
-static void clipping_gives_the_norm_or_leaves_alone(void **state) {
-    (void)state;
-    float g[N], before[N];
-    double squares = 0.0, clipped = 0.0;
-    for (size_t i = 0; i < N; i++) {
-        g[i] = before[i] = (float)bench_normal(5, i);
-        squares += (double)g[i] * (double)g[i];
-    }
-    assert_float_equal(optimizer_clip(1e6, N, g), sqrt(squares), 1e-9);
-    assert_memory_equal(g, before, sizeof g);
-    assert_float_equal(optimizer_clip(0.5, N, g), sqrt(squares), 1e-9);
-    for (size_t i = 0; i < N; i++) {
-        assert_float_equal(g[i] / before[i], g[0] / before[0], 1e-6);
-        clipped += (double)g[i] * (double)g[i];
-    }
-    assert_float_equal(sqrt(clipped), 0.5, 1e-6);
-}
-
-/* The library has its own way with them; a factor of 0 would make infinity NaN, of 1 hide it. */
-static void clipping_leaves_what_is_not_finite(void **state) {
-    (void)state;
-    float g[3] = {1.0f, INFINITY, 2.0f}, h[3] = {1.0f, NAN, 2.0f};
-    assert_true(isinf(optimizer_clip(0.5, 3, g)));
-    assert_true(g[0] == 1.0f && isinf(g[1]) && g[2] == 2.0f);
-    assert_true(isnan(optimizer_clip(0.5, 3, h)));
-    assert_true(h[0] == 1.0f && isnan(h[1]) && h[2] == 2.0f);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sgd_follows_its_formula),
@@ -261,10 +198,7 @@ int main(void) {
         cmocka_unit_test(adamw_first_step_is_the_rate),
         cmocka_unit_test(sparse_sgd_is_sgd_where_the_rest_is_zero),
         cmocka_unit_test(updates_are_applied_as_they_come),
-        cmocka_unit_test(plain_segments_follow_the_rule_beside_updates),
         cmocka_unit_test(rate_rises_and_decays_to_its_floor),
-        cmocka_unit_test(clipping_gives_the_norm_or_leaves_alone),
-        cmocka_unit_test(clipping_leaves_what_is_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
