@@ -21,10 +21,8 @@
 #include "bench/common/options.h"
 #include "bench/common/random.h"
 #include "bench/train/attention.h"
-#include "bench/train/kinds.h"
 #include "bench/train/layers.h"
-#include "bench/train/passages.h"
-#include "bench/train/scores.h"
+#include "bench/train/text.h"
 
 /* -- model ------------------------------------------------------------------------------------ */
 

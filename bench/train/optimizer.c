@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "bench/common/measure.h"
-#include "bench/train/levels.h"
 
 /* A segment. */
 typedef struct run {
@@ -18,38 +17,40 @@ typedef struct run {
 
 /* -- adamw ------------------------------------------------------------------------------------ */
 
-LEVELS_LOOP optimizer_adamw_sweep_loop(const optimizer_adamw *c, size_t n, const float *restrict g,
-                                       float *restrict p, float *restrict m, float *restrict v) {
-    const float b1 = c->beta1, b2 = c->beta2, a1 = 1.0f - b1, a2 = 1.0f - b2, eps = c->eps;
+/* Coefficients of one step. */
+typedef struct adamw_rates {
+    float beta1, beta2;
+    float keep; /* factor of a parameter: 1 - r lambda */
+    float step; /* r / (1 - b1^t) */
+    float root; /* 1 / sqrt(1 - b2^t) */
+} adamw_rates;
+
+static void adamw_sweep(const adamw_rates *c, size_t n, const float *restrict g, float *restrict p,
+                        float *restrict m, float *restrict v) {
+    const float b1 = c->beta1, b2 = c->beta2, a1 = 1.0f - b1, a2 = 1.0f - b2;
     const float keep = c->keep, step = c->step, root = c->root;
     for (size_t i = 0; i < n; i++) {
         float first = b1 * m[i] + a1 * g[i];
         float second = b2 * v[i] + a2 * g[i] * g[i];
         m[i] = first;
         v[i] = second;
-        p[i] = keep * p[i] - step * first / (sqrtf(second) * root + eps);
+        p[i] = keep * p[i] - step * first / (sqrtf(second) * root + (float)OPTIMIZER_EPS);
     }
 }
-
-LEVELS(optimizer_adamw_sweep,
-       (const optimizer_adamw *c, size_t n, const float *restrict g, float *restrict p,
-        float *restrict m, float *restrict v),
-       (c, n, g, p, m, v))
 
 static void adamw(optimizer *o, run of, const optimizer_pace *pace, const float *grad,
                   float *params) {
     const train_settings *s = o->settings;
     double t = (double)pace->step + 1.0, rate = pace->rate;
-    optimizer_adamw c = {
+    adamw_rates c = {
         .beta1 = (float)s->beta1,
         .beta2 = (float)s->beta2,
-        .eps = (float)OPTIMIZER_EPS,
         .step = (float)(rate / (1.0 - pow(s->beta1, t))),
         .root = (float)(1.0 / sqrt(1.0 - pow(s->beta2, t))),
         .keep = of.matrix ? (float)(1.0 - rate * s->weight_decay) : 1.0f,
     };
-    optimizer_adamw_sweep(&c, of.length, grad + of.begin, params + of.begin,
-                          o->states[0] + of.begin, o->states[1] + of.begin);
+    adamw_sweep(&c, of.length, grad + of.begin, params + of.begin, o->states[0] + of.begin,
+                o->states[1] + of.begin);
 }
 
 /* -- sgd -------------------------------------------------------------------------------------- */

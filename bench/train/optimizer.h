@@ -57,16 +57,4 @@ void optimizer_update(optimizer *o, const workload *work, const optimizer_pace *
 void optimizer_update_sparse(float rate, const uint32_t *indices, const float *values, size_t count,
                              float *params);
 
-/** Coefficients of one AdamW step. */
-typedef struct optimizer_adamw {
-    float beta1, beta2, eps;
-    float keep; /* factor of a parameter: 1 - r lambda */
-    float step; /* r / (1 - b1^t) */
-    float root; /* 1 / sqrt(1 - b2^t) */
-} optimizer_adamw;
-
-/** adamw in one sweep, 28 bytes per element: the baseline for other forms of it. */
-void optimizer_adamw_sweep(const optimizer_adamw *c, size_t n, const float *restrict g,
-                           float *restrict p, float *restrict m, float *restrict v);
-
 #endif

@@ -18,7 +18,6 @@
 #include "bench/train/images.h"
 #include "bench/train/local_steps.h"
 #include "bench/train/low_rank.h"
-#include "bench/train/mlp.h"
 #include "bench/train/optimizer.h"
 #include "bench/train/workload.h"
 
@@ -202,7 +201,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"batch", 0, BENCH_COUNT, &out->batch, "N", 1, 65536,
          "samples per rank and step (default: 32; lm: 8)"},
         {"hidden", 0, BENCH_COUNT, &out->hidden, "N", 1, 65536, "mlp: width of the hidden layers"},
-        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MAX_DEPTH,
+        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, TRAIN_MAX_DEPTH,
          "mlp: number of hidden layers"},
         {"channels", 0, BENCH_COUNT, &out->channels, "N", 1, 4096,
          "cnn: channels of the first convolution; the second has twice as many"},
@@ -252,7 +251,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "join layers until they have N parameters"},
         {"set", 0, BENCH_TEXT, &out->set, "O=V[,O=V...]", 0, 0,
          "other options of the reducer, as in docs/options.md"},
-        {"stages", 0, BENCH_COUNT, &out->stages, "N", 1, MLP_MAX_DEPTH + 1,
+        {"stages", 0, BENCH_COUNT, &out->stages, "N", 1, TRAIN_MAX_DEPTH + 1,
          "pipeline stages over which the layers are divided (mpi)"},
         {"micro-batches", 0, BENCH_COUNT, &out->micro_batches, "N", 1, 65536,
          "micro-batches per batch"},

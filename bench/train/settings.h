@@ -11,6 +11,7 @@
 
 enum { TRAIN_SGD = 0, TRAIN_MOMENTUM = 1, TRAIN_ADAMW = 2 };
 enum { TRAIN_CONSTANT = 0, TRAIN_COSINE = 1 };
+enum { TRAIN_MAX_DEPTH = 64 }; /* of mlp: hidden layers */
 enum { TRAIN_GRADIENT = 0, TRAIN_UPDATE = 1 };
 
 #define TRAIN_WORKLOADS "mlp|cnn|lm"

@@ -20,7 +20,6 @@
 
 #include "bench/common/random.h"
 #include "bench/train/images.h"
-#include "bench/train/kinds.h"
 #include "tests/train/reference.h"
 
 enum { BATCH = 3, SAMPLES = 8 };

@@ -113,22 +113,6 @@ static void adamw_follows_its_formula(void **state) {
     compare(&s, adamw_reference);
 }
 
-/* The first step is r in each direction, whatever the gradient; nothing moves where it is zero. */
-static void adamw_first_step_is_the_rate(void **state) {
-    (void)state;
-    const optimizer_adamw c = {.beta1 = 0.9f,
-                               .beta2 = 0.999f,
-                               .eps = 1e-8f,
-                               .keep = 1.0f,
-                               .step = 0.01f / (1.0f - 0.9f),
-                               .root = 1.0f / sqrtf(1.0f - 0.999f)};
-    float g[3] = {1e-3f, -40.0f, 0.0f}, p[3] = {0}, m[3] = {0}, v[3] = {0};
-    optimizer_adamw_sweep(&c, 3, g, p, m, v);
-    assert_float_equal(p[0], -0.01, 1e-6);
-    assert_float_equal(p[1], 0.01, 1e-6);
-    assert_true(p[2] == 0.0f);
-}
-
 static void sparse_sgd_is_sgd_where_the_rest_is_zero(void **state) {
     (void)state;
     train_settings s = usual;
@@ -195,7 +179,6 @@ int main(void) {
         cmocka_unit_test(sgd_follows_its_formula),
         cmocka_unit_test(momentum_follows_its_formula),
         cmocka_unit_test(adamw_follows_its_formula),
-        cmocka_unit_test(adamw_first_step_is_the_rate),
         cmocka_unit_test(sparse_sgd_is_sgd_where_the_rest_is_zero),
         cmocka_unit_test(updates_are_applied_as_they_come),
         cmocka_unit_test(rate_rises_and_decays_to_its_floor),
