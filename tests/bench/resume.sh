@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# test: slow long release
+# test: release
 #
 # resume.sh TRAIN PYTHON: a run that is saved and goes on ends with the bits of one without a stop, and
 # saving changes none; files of something else, and such as are damaged, are refused.
