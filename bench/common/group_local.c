@@ -17,7 +17,6 @@ typedef struct bench_shared {
     const void **sends; /* [nranks] */
     bench_main body;
     void *context;
-    struct bench_shared *_Atomic next; /* of the ranks that are left, once there are fewer */
 } bench_shared;
 
 typedef struct local_rank {
@@ -28,10 +27,6 @@ typedef struct local_rank {
 
 static void local_barrier(bench_group *group) {
     bench_shared *shared = group->shared;
-    if (group->survives) { /* the library has deadlines */
-        bench_try(group, tamis_comm_check_equal(group->comm, shared, 0), "another rank is gone");
-        return;
-    }
     unsigned round = atomic_load(&shared->round);
     if (atomic_fetch_add(&shared->arrived, 1) + 1 == group->nranks) {
         atomic_store(&shared->arrived, 0);
@@ -45,7 +40,7 @@ static void local_barrier(bench_group *group) {
 static void local_allgather(bench_group *group, const void *send, size_t bytes, void *recv) {
     group->shared->sends[group->rank] = send;
     local_barrier(group);
-    for (uint32_t r = 0; r < group->nranks && !group->lost; r++)
+    for (uint32_t r = 0; r < group->nranks; r++)
         memcpy((char *)recv + r * bytes, group->shared->sends[r], bytes);
     local_barrier(group);
 }
@@ -55,46 +50,8 @@ static bool no_sum(bench_group *group, const float *send, float *out, size_t cou
     return false;
 }
 
-static void share_all(bench_group *group, const void *send, size_t bytes, void *recv,
-                      bench_message *message) {
-    message->pending = false;
-    local_allgather(group, send, bytes, recv);
-}
-
-static void share_max(bench_group *group, const uint64_t *mine, size_t count, uint64_t *out,
-                      bench_message *message) {
-    message->pending = false;
-    group->shared->sends[group->rank] = mine;
-    local_barrier(group);
-    memset(out, 0, count * sizeof *out);
-    for (uint32_t r = 0; r < group->nranks && !group->lost; r++) {
-        const uint64_t *theirs = group->shared->sends[r];
-        for (size_t i = 0; i < count; i++)
-            out[i] = theirs[i] > out[i] ? theirs[i] : out[i];
-    }
-    local_barrier(group);
-}
-
 /* Nothing to do: all ranks are threads of this process, which ends. */
 static void end_all(void) {}
-
-/* -- fewer ranks ------------------------------------------------------------------------------ */
-
-static const char *survive(bench_group *group) {
-    (void)group;
-    return NULL;
-}
-
-/* Waiting for each other is the library's, and so are its errors. */
-static void wake(bench_group *group) {
-    (void)group;
-}
-
-static bool agree(bench_group *group, bool yes) {
-    if (yes)
-        local_barrier(group);
-    return yes && !group->lost;
-}
 
 static bench_shared *make_shared(uint32_t ranks) {
     bench_shared *shared = calloc(1, sizeof *shared);
@@ -107,35 +64,7 @@ static bench_shared *make_shared(uint32_t ranks) {
     return shared;
 }
 
-/* The first of the ranks that are left makes it; threads die only where the program lets them. */
-static bool shrink(bench_group *group) {
-    bench_shared *old = group->shared;
-    if (group->rank == 0) {
-        bench_shared *made = make_shared(group->nranks);
-        if (!made)
-            bench_fail(group, "no memory");
-        atomic_store(&old->next, made);
-    }
-    while (!atomic_load(&old->next))
-        sched_yield();
-    group->shared = atomic_load(&old->next);
-    return true;
-}
-
-static void free_shared(bench_shared *shared) {
-    while (shared) {
-        bench_shared *next = atomic_load(&shared->next);
-        free((void *)shared->sends);
-        free(shared);
-        shared = next;
-    }
-}
-
-static void die(void) {}
-
-static const bench_group_kind local = {local_barrier, local_allgather, no_sum,  share_max,
-                                       share_all,     end_all,         survive, wake,
-                                       agree,         shrink,          die};
+static const bench_group_kind local = {local_barrier, local_allgather, no_sum, end_all};
 
 static void *local_thread(void *argument) {
     local_rank *self = argument;
@@ -172,21 +101,17 @@ int bench_local_launch(uint32_t ranks, bench_main body, void *context) {
     }
     local_thread(&all[0]);
     status = all[0].status;
-    bool left = !all[0].group.dead;
     for (uint32_t r = 1; r < ranks; r++) {
         pthread_join(all[r].thread, NULL);
         status = all[r].status > status ? all[r].status : status;
-        left = left || !all[r].group.dead;
-    }
-    if (!left) {
-        fprintf(stderr, "all %u ranks have died: nobody has ended the run\n", ranks);
-        status = 1;
     }
     for (uint32_t r = 0; r < ranks; r++)
         tamis_comm_destroy(all[r].group.comm);
 
 free_arrays:
-    free_shared(shared);
+    if (shared)
+        free((void *)shared->sends);
+    free(shared);
     free(all);
     free(comms);
     return status;

@@ -4,17 +4,10 @@
  */
 #include "bench/common/group_mpi.h"
 
-#include <sched.h>
-#include <time.h>
-
-#include "bench/common/measure.h"
-
 #ifdef TAMIS_BENCH_MPI
 
 #include <limits.h>
 #include <string.h>
-
-#include "bench/common/group_spread.h"
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request must fit bench_message");
 
@@ -22,21 +15,9 @@ MPI_Comm bench_mpi_comm(const bench_group *group) {
     return group->mpi ? group->mpi->comm : MPI_COMM_WORLD;
 }
 
-void bench_mpi_keep(bench_group *group, MPI_Request request, bench_message *out) {
-    out->group = group;
+static void keep(MPI_Request request, bench_message *out) {
     out->pending = true;
-    out->spread = NULL;
     memcpy(&out->request, &request, sizeof request);
-}
-
-static bool test_spread(bench_message *message) {
-    bool ended = false;
-    if (!bench_spread_test(message->spread, &ended)) {
-        bench_lose(message->group);
-        ended = true;
-    }
-    message->pending = !ended;
-    return ended;
 }
 
 static int count_of(bench_group *group, size_t bytes) {
@@ -55,7 +36,7 @@ void bench_send(bench_group *group, const void *data, size_t bytes, uint32_t to,
                 bench_message *out) {
     MPI_Request request;
     MPI_Isend(data, count_of(group, bytes), MPI_BYTE, (int)to, 0, bench_mpi_comm(group), &request);
-    bench_mpi_keep(group, request, out);
+    keep(request, out);
 }
 
 void bench_receive(bench_group *group, void *data, size_t bytes, uint32_t from,
@@ -63,13 +44,11 @@ void bench_receive(bench_group *group, void *data, size_t bytes, uint32_t from,
     MPI_Request request;
     MPI_Irecv(data, count_of(group, bytes), MPI_BYTE, (int)from, 0, bench_mpi_comm(group),
               &request);
-    bench_mpi_keep(group, request, out);
+    keep(request, out);
 }
 
 bool bench_message_test(bench_message *message) {
     int ended = 1;
-    if (message->pending && message->spread)
-        return test_spread(message);
     if (message->pending) {
         MPI_Request request = request_of(message);
         MPI_Test(&request, &ended, MPI_STATUS_IGNORE);
@@ -123,17 +102,3 @@ void bench_message_cancel(bench_message *message) {
 }
 
 #endif
-
-/* Yield first, as most have ended or end within microseconds; then sleep. */
-bool bench_message_wait_for(bench_message *message, double seconds) {
-    const struct timespec wait_time = {0, 100000};
-    double begin = bench_now_s(), now = begin;
-    while (!bench_message_test(message) && now - begin < seconds) {
-        if (now - begin < 1e-3)
-            sched_yield();
-        else
-            nanosleep(&wait_time, NULL);
-        now = bench_now_s();
-    }
-    return !message->pending;
-}

@@ -13,14 +13,9 @@
 
 struct bench_mpi {
     MPI_Comm comm;
-    bool fewer;       /* than MPI_COMM_WORLD */
-    uint32_t spreads; /* that were begun there */
 };
 
 MPI_Comm bench_mpi_comm(const bench_group *group);
-
-/** What was begun becomes a message. */
-void bench_mpi_keep(bench_group *group, MPI_Request request, bench_message *out);
 
 #endif
 

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <tamis/lists.h>
 #include <unistd.h>
 
@@ -32,39 +31,6 @@ static void fail_report(const char *why) {
     if (!report_failed)
         fprintf(stderr, "%s cannot be written: %s; records are missing\n", report_path, why);
     report_failed = true;
-}
-
-/* The last line that has ended, without what follows: a rank died while it wrote that. */
-static json_t *cut_report(FILE *file) {
-    enum { MOST = 1 << 16 };
-    static char text[MOST + 1];
-    struct stat about;
-    if (fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode))
-        return NULL;
-    off_t from = about.st_size > MOST ? about.st_size - MOST : 0;
-    ssize_t length = pread(fileno(file), text, MOST, from);
-    while (length > 0 && text[length - 1] != '\n')
-        length--;
-    if (length <= 0 && from > 0)
-        return NULL;
-    length = length > 0 ? length : 0;
-    if (from + length < about.st_size && ftruncate(fileno(file), from + length) != 0)
-        fail_report(strerror(errno));
-    if (length == 0)
-        return json_object();
-    text[length - 1] = '\0';
-    const char *line = strrchr(text, '\n');
-    return json_loads(line ? line + 1 : text, 0, NULL);
-}
-
-FILE *bench_report_continue(const char *path, json_t **last) {
-    bool is_stdout = strcmp(path, "-") == 0;
-    FILE *file = is_stdout ? stdout : fopen(path, "a+");
-    report_path = path;
-    if (!file)
-        fail_report(strerror(errno));
-    *last = file && !is_stdout ? cut_report(file) : NULL;
-    return file;
 }
 
 void bench_report_write(FILE *file, json_t *record) {

@@ -13,11 +13,6 @@
 /** Open FILE for JSON Lines: NULL gives NULL, "-" stdout. Wrong paths are a usage error. */
 FILE *bench_report_open(const char *path);
 
-/** Open FILE to add to what another process has written, without a line that it could not end.
- * @return NULL: that failed, and was said
- * @param last  [out]  the last record there; an empty object: none; NULL: unknown */
-FILE *bench_report_continue(const char *path, json_t **last);
-
 /** Write one object on one line and release the reference. With a NULL file only release it. A
  * write error is reported at once. */
 void bench_report_write(FILE *file, json_t *record);

@@ -187,9 +187,8 @@ static void print_survival(void) {
         "the residuals of Q old ranks must sum to P / Q times as much for P new ones; the "
         "simplest\n"
         "is P / Q times its own on an old rank, and zeros on a rank that joins. Parameters and\n"
-        "step come from any old rank; `tamis_comm_check_equal` compares them. `tamis_train\n"
-        "--load` with `--elastic` ([training.md](training.md#surviving)) and Python's\n"
-        "`run_elastic` ([python.md](python.md)) do that from saved sets.");
+        "step come from any old rank; `tamis_comm_check_equal` compares them. Python's\n"
+        "[`run_elastic`](python-reference.md#elastic-training) does that from saved sets.");
 }
 
 static void print_environment(void) {

@@ -70,8 +70,12 @@ def sparse(scheme, density, *more):
 UPDATE = ("--reduce", "update")
 SURE = (*UPDATE, "--beta1", "0.9")
 SPREADING = (*UPDATE, "--beta1", "0")
-MATCHED = (*SURE, "--residual-decay", "0", "--norm-matching")  # a step that follows norms
-FEW_BITS = ("--values", "fp4")
+FEW_BITS = ("--set", "value_codec=fp4")
+
+
+def matched(norm, bits=""):
+    """A step that follows norms."""
+    return (*SURE, "--set", f"residual_decay=0,update.norm_matching={norm}{bits}")
 
 
 def rising(mean):
@@ -97,7 +101,7 @@ def adamw_variants(_):
     rows = [Variant("dense", ("--scheme", "dense"), True)]
     for density in (0.1, 0.03):
         rows.append(Variant(f"tamis {100 * density:g} %", sparse("tamis-update", density, *UPDATE)))
-    packed = ("--values", "bfloat16")
+    packed = ("--set", "value_codec=bfloat16")
     rows.append(Variant("tamis 3.3 % bf16, beta1 0.9",
                         sparse("tamis-update", 0.033, *packed, *SURE), True))
     rows.append(Variant("tamis 3.3 % bf16, beta1 0",
@@ -120,24 +124,23 @@ def local(steps, rate, momentum, *more):
 
 def lm_variants(workload):
     """Also few bits, local steps, and what others publish: DiLoCo (Douillard et al. 2023), SparseLoCo
-    (Sarfi et al. 2025), PowerSGD, 1-bit Adam. Their published intervals, 500 and 30 steps, belong to
+    (Sarfi et al. 2025), PowerSGD. Their published intervals, 500 and 30 steps, belong to
     longer runs: DiLoCo has 16 and 64 here."""
     rows = adamw_variants(workload)
     rows += [
-        Variant("tamis 8 % fp4, matched", (*rising(0.08), *FEW_BITS, *MATCHED, "2"), True),
-        Variant("tamis 8 % fp32, matched", (*rising(0.08), *MATCHED, "2"), True),
-        Variant("tamis 3.3 % fp2, matched", (*rising(0.033), "--values", "fp2", "--sum-values",
-                                             "fp2", *MATCHED, "2.5"), True),
+        Variant("tamis 8 % fp4, matched", (*rising(0.08), *matched(2, ",value_codec=fp4")), True),
+        Variant("tamis 8 % fp32, matched", (*rising(0.08), *matched(2)), True),
+        Variant("tamis 3.3 % fp2, matched",
+                (*rising(0.033), *matched(2.5, ",value_codec=fp2,sum_codec=fp2")), True),
         Variant("local 17, fp2",
-                local(17, 1, 0.5, "--scheme", "quantized", "--values", "fp2"), True),
+                local(17, 1, 0.5, "--scheme", "quantized", "--set", "value_codec=fp2"), True),
     ]
     rows += [Variant(f"DiLoCo {steps}", local(steps, 0.7, 0.9, "--scheme", "dense"), True)
              for steps in (16, 64)]
     rows.append(Variant("SparseLoCo 30", local(30, 1, 0, *sparse(
-        "topk", 0.03, "--values", "fp2", "--residual-decay", "0.95")), True))
+        "topk", 0.03, "--set", "value_codec=fp2,residual_decay=0.95")), True))
     rows += [Variant(f"PowerSGD {rank}", ("--scheme", "dense", "--low-rank", str(rank)), rank == 2)
              for rank in (1, 2, 4, 8)]
-    rows.append(Variant("1-bit Adam", ("--scheme", "dense", "--one-bit", "{warm-up}"), True))
     return rows
 
 
@@ -185,7 +188,7 @@ class Runs:
             workload.name, *workload.options, "--batch", "8", "--steps", str(steps), "--eval-every",
             str(max(1, steps // 12)), "--optimizer", workload.optimizer, "--lr", f"{rate:g}",
             "--warm-up", warm_up, "--lr-decay", "cosine", "--lr-floor", "0.1", "--seed",
-            str(seed), "--json", path + ".part", *(a.replace("{warm-up}", warm_up) for a in variant.args)]
+            str(seed), "--json", path + ".part", *variant.args]
         run = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         if run.returncode != 0:
             if "TAMIS_E_NONFINITE" not in run.stderr:

@@ -1,15 +1,6 @@
-/* SPDX-License-Identifier: MIT
- *
- * States of all ranks, one file per rank (state.h), written and read.
- *
- * With as many ranks as before, each reads its own file and continues bit for bit. With another
- * number the residuals are divided anew (factors.h), moments become the mean of the old ones, and
- * thresholds come from any old rank; all else is the same on all ranks. With local steps that holds
- * only right after an exchange, and the optimizers' states, too, become their mean.
- *
- * A crash between the writes of two ranks leaves files of two steps under one name, which are then
- * refused. Sets (sets.h) have no such moment.
- */
+/* SPDX-License-Identifier: MIT */
+#include "bench/train/checkpoint.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,207 +9,299 @@
 #include <xxhash.h>
 
 #include "bench/common/measure.h"
-#include "bench/train/factors.h"
-#include "bench/train/state.h"
+#include "bench/train/files.h"
 
-static void file_name(trainer *t, const char *prefix, uint32_t rank, const char *end,
-                      char out[1024]) {
-    int length = snprintf(out, 1024, "%s.rank%u.state%s", prefix, rank, end);
-    if (length < 0 || length >= 1024)
+/* The parts that follow the header, in this order. An absent part has 0 bytes. */
+enum {
+    PARAMS,
+    OPTIMIZER,
+    CONTROL = OPTIMIZER + OPTIMIZER_STATES,
+    RESIDUAL,
+    MOMENTS,
+    LOCAL = MOMENTS + 2,
+    PARTS
+};
+
+/* In the machine's byte order; a machine with the other order refuses it by `bytes`. */
+typedef struct state_header {
+    char magic[8];
+    uint64_t bytes; /* of this header, so that readers find what follows */
+    uint64_t step, seed, batch, optimizer, reduce, rank, nranks;
+    uint64_t workload, model;      /* XXH3 of the name; XXH3 of segments and identity */
+    uint64_t passes;               /* that made the moments */
+    uint64_t parts[PARTS];         /* bytes */
+    tamis_energy_totals joules;    /* of all ranks so far */
+    uint64_t data;                 /* trainer_data_hash */
+    char data_name[WORKLOAD_NAME]; /* for sentences */
+    uint64_t checksum;             /* XXH3 of all else */
+} state_header;
+
+/* The parameters and the optimizer's state are the trainer's own. */
+typedef struct state {
+    state_header header;
+    void *parts[PARTS];
+} state;
+
+static const char magic[8] = "TAMTRN9";
+
+/* -- a state ---------------------------------------------------------------------------------- */
+
+/* A hash of all that gives a parameter its meaning: segment lengths and names, identity. */
+static uint64_t model_of(const trainer *t) {
+    const workload *w = &t->work;
+    uint64_t sum = w->identity;
+    for (size_t i = 0; i < w->nsegments; i++) {
+        sum = XXH3_64bits_withSeed(w->names[i], strlen(w->names[i]), sum);
+        sum = XXH3_64bits_withSeed(&w->segments[i].length, sizeof w->segments[i].length, sum);
+    }
+    return sum;
+}
+
+static void size_parts(const trainer *t, uint64_t *parts) {
+    uint64_t bytes = t->work.length * sizeof(float);
+    tamis_update update = optimizer_as_update(t->settings);
+    bool moments = t->settings->reduce == TRAIN_UPDATE, adam = update.rule == TAMIS_UPDATE_ADAM;
+    size_t control, local = 0;
+    bench_try(t->group, tamis_reducer_control_bytes(t->reducer, &control), "size of a state");
+    if (t->local.handle)
+        bench_try(t->group, tamis_local_bytes(t->local.handle, &local), "size of local steps");
+    parts[PARAMS] = bytes;
+    for (size_t i = 0; i < t->optimizer.nstates; i++)
+        parts[OPTIMIZER + i] = bytes;
+    parts[CONTROL] = control;
+    parts[RESIDUAL] = t->dense ? 0 : bytes;
+    parts[MOMENTS] = moments && (!adam || update.beta1 > 0.0) ? bytes : 0;
+    parts[MOMENTS + 1] = moments && adam ? bytes : 0;
+    parts[LOCAL] = local;
+}
+
+/* What a state of this run would have now, without joules, passes and checksum. */
+static state_header header_of(const trainer *t) {
+    const char *kind = t->work.kind->name;
+    state_header h;
+    memset(&h, 0, sizeof h); /* with what lies between members, as all of it is hashed */
+    memcpy(h.magic, magic, sizeof magic);
+    h.bytes = sizeof h;
+    h.step = t->step;
+    h.seed = t->settings->seed;
+    h.batch = t->settings->batch;
+    h.optimizer = (uint64_t)t->settings->optimizer;
+    h.reduce = (uint64_t)t->settings->reduce;
+    h.rank = t->group->rank;
+    h.nranks = t->group->nranks;
+    h.workload = XXH3_64bits(kind, strlen(kind));
+    h.model = model_of(t);
+    h.data = trainer_data_hash(t);
+    memcpy(h.data_name, t->data->name, sizeof h.data_name);
+    size_parts(t, h.parts);
+    return h;
+}
+
+static void state_open(trainer *t, const state_header *h, state *out) {
+    *out = (state){.header = *h};
+    out->parts[PARAMS] = t->params;
+    for (size_t i = 0; i < t->optimizer.nstates; i++)
+        out->parts[OPTIMIZER + i] = t->optimizer.states[i];
+    for (int i = CONTROL; i < PARTS; i++)
+        out->parts[i] = h->parts[i] ? bench_alloc(h->parts[i], 1) : NULL;
+}
+
+static void state_close(state *s) {
+    for (int i = CONTROL; i < PARTS; i++)
+        free(s->parts[i]);
+}
+
+static uint64_t checksum_of(const state *s) {
+    uint64_t sum = XXH3_64bits(&s->header, offsetof(state_header, checksum));
+    for (int i = 0; i < PARTS; i++)
+        sum = XXH3_64bits_withSeed(s->parts[i], s->header.parts[i], sum);
+    return sum;
+}
+
+static void file_name(trainer *t, const char *prefix, char out[1024]) {
+    int length = snprintf(out, 1024, "%s.rank%u.state", prefix, t->group->rank);
+    if (length < 0 || length >= 1024 - (int)sizeof ".part")
         bench_fail(t->group, "the path %s is too long", prefix);
 }
 
 /* -- save ------------------------------------------------------------------------------------- */
 
-/* Check before the first step, not after the last, that the folder exists and takes a file of this
- * rank. */
-void trainer_save_check(trainer *t, const char *prefix) {
-    char path[1024], partial[1024];
-    file_name(t, prefix, t->group->rank, "", path);
-    file_name(t, prefix, t->group->rank, ".part", partial);
-    FILE *file = fopen(partial, "wb");
-    if (!file || fclose(file) != 0 || remove(partial) != 0)
-        bench_fail(t->group, "--save %s: %s cannot be written: %s", prefix, path, strerror(errno));
+/* Local steps first: an exchange under way ends with this, and may move the parameters. */
+static void take_reducer(trainer *t, state *s) {
+    tamis_reducer *r = t->reducer;
+    state_header *h = &s->header;
+    if (s->parts[LOCAL])
+        bench_try(t->group, tamis_local_save(t->local.handle, s->parts[LOCAL], h->parts[LOCAL]),
+                  "local steps");
+    if (s->parts[RESIDUAL])
+        bench_try(t->group, tamis_reducer_save_residual(r, s->parts[RESIDUAL]), "residual");
+    if (t->settings->reduce == TRAIN_UPDATE)
+        bench_try(
+            t->group,
+            tamis_reducer_save_moments(r, s->parts[MOMENTS], s->parts[MOMENTS + 1], &h->passes),
+            "moments");
+    bench_try(t->group, tamis_reducer_save_control(r, s->parts[CONTROL], h->parts[CONTROL]),
+              "thresholds");
 }
 
-void trainer_save(trainer *t, const char *prefix) {
+static void save(trainer *t, const char *prefix) {
     char path[1024];
-    files_piece pieces[STATE_PIECES];
+    files_piece pieces[PARTS + 1];
     files_why why;
+    state_header h = header_of(t);
     state s;
-    file_name(t, prefix, t->group->rank, "", path);
-    if (!state_open(t, &s))
-        bench_fail(t->group, "--save %s: no memory for a copy of the state", prefix);
-    state_copy(t, &s);
+    file_name(t, prefix, path);
+    state_open(t, &h, &s);
+    take_reducer(t, &s);
     bench_energy_totals(&t->energy, &s.header.joules);
-    s.header.checksum = state_checksum(&s);
-    state_pieces(&s, pieces);
-    if (!files_write(path, pieces, STATE_PIECES, &why))
+    s.header.checksum = checksum_of(&s);
+    pieces[0] = (files_piece){&s.header, sizeof s.header};
+    for (int i = 0; i < PARTS; i++)
+        pieces[i + 1] = (files_piece){s.parts[i], h.parts[i]};
+    if (!files_write(path, pieces, PARTS + 1, &why))
         bench_fail(t->group, "%.480s", why.text);
     state_close(&s);
 }
 
+void checkpoint_check(trainer *t) {
+    char path[1024];
+    files_why why;
+    const char *prefix = t->settings->save;
+    if (!prefix)
+        return;
+    file_name(t, prefix, path);
+    if (!files_try(path, &why))
+        bench_fail(t->group, "--save %s: %.400s", prefix, why.text);
+}
+
+void checkpoint_step(trainer *t) {
+    const train_settings *s = t->settings;
+    char prefix[1024];
+    if (s->save_every == 0 || t->step % s->save_every != 0 || t->step == t->steps)
+        return;
+    snprintf(prefix, sizeof prefix, "%s.step%llu", s->save, (unsigned long long)t->step);
+    save(t, prefix);
+}
+
+void checkpoint_end(trainer *t) {
+    if (t->settings->save)
+        save(t, t->settings->save);
+}
+
 /* -- load ------------------------------------------------------------------------------------- */
 
+/* The control part is left to the library, which checks it better. */
+static bool same_parts(const state_header *a, const state_header *b) {
+    for (int i = 0; i < PARTS; i++) {
+        if (i != CONTROL && a->parts[i] != b->parts[i])
+            return false;
+    }
+    return true;
+}
+
+static const char *other_ranks(const state_header *found) {
+    static _Thread_local char text[160];
+    snprintf(text, sizeof text,
+             "it is of rank %llu of %llu with --batch %llu; go on with as many ranks and the same "
+             "--batch, each from its own file",
+             (unsigned long long)found->rank, (unsigned long long)found->nranks,
+             (unsigned long long)found->batch);
+    return text;
+}
+
+static const char *other_data(const state_header *found, const state_header *wanted) {
+    static _Thread_local char text[300];
+    snprintf(text, sizeof text,
+             "it belongs to other data: to \"%.*s\" with data_hash %016llx, but --data is \"%.*s\" "
+             "with data_hash %016llx; give the data that it was trained on",
+             WORKLOAD_NAME, found->data_name, (unsigned long long)found->data, WORKLOAD_NAME,
+             wanted->data_name, (unsigned long long)wanted->data);
+    return text;
+}
+
+/* Why a run of `wanted` cannot go on from `found`; NULL: it can. */
+static const char *difference(const state_header *found, const state_header *wanted) {
+    if (memcmp(found->magic, wanted->magic, 6) != 0)
+        return "it is not the state of a run";
+    if (memcmp(found->magic, wanted->magic, sizeof magic) != 0 || found->bytes != wanted->bytes)
+        return "it was written by another version of this program, in another format";
+    return found->workload != wanted->workload ? "its --workload differs"
+           : found->seed != wanted->seed       ? "its --seed differs"
+           : found->nranks != wanted->nranks || found->batch != wanted->batch ||
+                   found->rank != wanted->rank
+               ? other_ranks(found)
+           : found->data != wanted->data ? other_data(found, wanted)
+           : found->parts[PARAMS] != wanted->parts[PARAMS] || found->model != wanted->model
+               ? "its model has another shape, or other characters"
+           : found->optimizer != wanted->optimizer ? "its --optimizer differs"
+           : found->reduce != wanted->reduce       ? "its --reduce differs"
+           : !same_parts(found, wanted) ? "its --scheme, --beta1 or local steps keep other vectors"
+                                        : NULL;
+}
+
 static const char *read_header(trainer *t, FILE *file, state_header *out) {
-    state_header wanted = state_expected(t);
+    state_header wanted = header_of(t);
     if (fread(out, sizeof *out, 1, file) != 1)
         return "it is truncated";
-    if (t->settings->elastic)
-        wanted.samples = out->samples;
-    const char *why = state_difference(out, &wanted);
+    const char *why = difference(out, &wanted);
     uint64_t bytes = out->bytes;
-    for (int i = 0; i < STATE_PARTS; i++)
+    for (int i = 0; i < PARTS; i++)
         bytes += out->parts[i];
     if (!why && (fseek(file, 0, SEEK_END) != 0 || (uint64_t)ftell(file) != bytes))
         why = "it is truncated or has extra data at its end";
     return why ? why : fseek(file, (long)out->bytes, SEEK_SET) ? strerror(errno) : NULL;
 }
 
-static FILE *open_file(trainer *t, const char *path, state_header *out) {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        bench_fail(t->group, "cannot read %s: %s", path, strerror(errno));
-    const char *why = read_header(t, file, out);
-    if (why)
-        bench_fail(t->group, "cannot resume from %s: %s", path, why);
-    return file;
-}
-
-/* Read the file of old rank `old`, from the same save as `first`. */
-static void read_content(trainer *t, const char *prefix, uint32_t old, const state_header *first,
-                         state *out) {
-    char path[1024];
+/* @return why that failed, or NULL */
+static const char *read_state(trainer *t, FILE *file, state *out) {
     state_header h;
-    file_name(t, prefix, old, "", path);
-    FILE *file = open_file(t, path, &h);
     bool whole = true;
-    state_borrow(t, &h, out);
-    for (int i = 0; i < STATE_PARTS; i++)
-        whole =
-            whole && (!out->parts[i] || fread(out->parts[i], 1, h.parts[i], file) == h.parts[i]);
-    fclose(file);
-    if (!whole || state_checksum(out) != h.checksum)
-        bench_fail(t->group, "cannot resume from %s: it is damaged", path);
-    if (h.step != first->step || h.nranks != first->nranks || h.rank != old)
-        bench_fail(t->group,
-                   "cannot resume from %s: it is of rank %llu of %llu and step %llu, but the first "
-                   "file of %llu ranks and step %llu",
-                   path, (unsigned long long)h.rank, (unsigned long long)h.nranks,
-                   (unsigned long long)h.step, (unsigned long long)first->nranks,
-                   (unsigned long long)first->step);
+    const char *why = read_header(t, file, &h);
+    if (why)
+        return why;
+    state_open(t, &h, out);
+    for (int i = 0; i < PARTS; i++)
+        whole = whole && fread(out->parts[i], 1, h.parts[i], file) == h.parts[i];
+    return whole && checksum_of(out) == h.checksum ? NULL : "it is damaged";
 }
 
-/* Sums over files. A single file with weight 1 keeps its bits, even the sign of a zero. */
-typedef struct sums {
-    double *parts[STATE_PARTS];
-    bool begun[STATE_PARTS];
-} sums;
-
-static void add(sums *s, const state *c, int part, double weight) {
-    size_t n = c->header.parts[part] / sizeof(float);
-    const float *values = c->parts[part];
-    if (n == 0 || weight == 0.0)
-        return;
-    if (!s->begun[part])
-        s->parts[part] = bench_alloc(n, sizeof(double));
-    for (size_t i = 0; i < n; i++) {
-        double value = weight * (double)values[i];
-        s->parts[part][i] = s->begun[part] ? s->parts[part][i] + value : value;
-    }
-    s->begun[part] = true;
-}
-
-static void end(sums *s, state *c, int part) {
-    float *values = c->parts[part];
-    for (size_t i = 0; s->begun[part] && i < c->header.parts[part] / sizeof(float); i++)
-        values[i] = (float)s->parts[part][i];
-    free(s->parts[part]);
-}
-
-/* With another number of ranks, moments are the mean over all old ranks, so that no new rank has to
- * begin without. */
-static void collect(trainer *t, const char *prefix, const state_header *first, state *out) {
-    uint32_t rank = t->group->rank, ranks = t->group->nranks, olds = (uint32_t)first->nranks;
-    bool moments = first->parts[STATE_MOMENTS] + first->parts[STATE_MOMENTS + 1] > 0 ||
-                   (t->local.handle && t->optimizer.nstates > 0);
-    sums s = {0};
-    *out = (state){.header = *first};
-    for (uint32_t old = 0; old < olds; old++) {
-        double factor = factor_of(rank, ranks, old, olds);
-        double weight = olds == ranks ? factor : 1.0 / olds;
-        if (factor == 0.0 && (!moments || weight == 0.0))
-            continue;
-        state_return(out);
-        read_content(t, prefix, old, first, out);
-        add(&s, out, STATE_RESIDUAL, factor);
-        for (int i = STATE_OPTIMIZER; t->local.handle && i < STATE_CONTROL; i++)
-            add(&s, out, i, weight);
-        add(&s, out, STATE_MOMENTS, weight);
-        add(&s, out, STATE_MOMENTS + 1, weight);
-    }
-    for (int i = STATE_OPTIMIZER; i < STATE_LOCAL; i++)
-        end(&s, out, i);
-}
-
-/* What ranks have changed since an exchange is on the ranks that saved. Steps beside it, as many in
- * every round, are dropped: parameters are the base. */
-static void give_local_steps(trainer *t, const state *c) {
-    tamis_local_stats stats = TAMIS_LOCAL_STATS_INIT;
+static void give_reducer(trainer *t, const state *s) {
+    tamis_reducer *r = t->reducer;
+    const state_header *h = &s->header;
     bench_try(
         t->group,
-        tamis_local_load(t->local.handle, c->parts[STATE_LOCAL], c->header.parts[STATE_LOCAL]),
-        "cannot load the local steps");
-    bench_try(t->group, tamis_local_stats_read(t->local.handle, &stats), "local steps");
-    if (c->header.nranks != t->group->nranks &&
-        (stats.under_way || stats.position > t->settings->local_delay))
-        bench_fail(t->group,
-                   "cannot resume with %u ranks from files of %llu: they were saved %u local steps "
-                   "after an exchange; save right after one (at a multiple of --local-steps, plus "
-                   "--local-delay)",
-                   t->group->nranks, (unsigned long long)c->header.nranks, stats.position);
+        tamis_reducer_load_memory(r, s->parts[CONTROL], h->parts[CONTROL], s->parts[RESIDUAL]),
+        "cannot load the state of the reducer");
+    if (t->settings->reduce == TRAIN_UPDATE)
+        bench_try(
+            t->group,
+            tamis_reducer_load_moments(r, s->parts[MOMENTS], s->parts[MOMENTS + 1], h->passes),
+            "cannot load the moments");
+    if (!t->local.handle)
+        return;
+    bench_try(t->group, tamis_local_load(t->local.handle, s->parts[LOCAL], h->parts[LOCAL]),
+              "cannot load the local steps");
     local_steps_resume(&t->local);
 }
 
-/* With another number of ranks load control and residual separately: they no longer belong
- * together. */
-static void give_state(trainer *t, const state *c) {
-    tamis_reducer *r = t->exchange.reducer;
-    const void *control = c->parts[STATE_CONTROL];
-    const float *residual = c->parts[STATE_RESIDUAL];
-    size_t bytes = c->header.parts[STATE_CONTROL];
-    bool together = c->header.nranks == t->group->nranks;
-    bench_try(t->group, tamis_reducer_load_memory(r, control, bytes, together ? residual : NULL),
-              "cannot load the state of the reducer");
-    if (residual && !together)
-        bench_try(t->group, tamis_reducer_load_memory(r, NULL, 0, residual),
-                  "cannot load the residual");
-    if (t->settings->reduce == TRAIN_UPDATE)
-        bench_try(t->group,
-                  tamis_reducer_load_moments(r, c->parts[STATE_MOMENTS],
-                                             c->parts[STATE_MOMENTS + 1], c->header.passes),
-                  "cannot load the moments");
-    if (t->local.handle)
-        give_local_steps(t, c);
-}
-
-void trainer_load(trainer *t, const char *prefix) {
+void checkpoint_load(trainer *t) {
+    const char *prefix = t->settings->load;
     char path[1024];
-    state_header first;
-    state c;
-    file_name(t, prefix, 0, "", path);
-    fclose(open_file(t, path, &first));
-    collect(t, prefix, &first, &c);
-    const uint64_t place[] = {c.header.step, c.header.origin.step, c.header.origin.epoch,
-                              c.header.origin.sample, c.header.origin.together};
-    if (!bench_same(t->group, XXH3_64bits(place, sizeof place)))
-        bench_fail(t->group,
-                   "files of %s are of different steps, or of other places in the samples", prefix);
-    give_state(t, &c);
-    bench_energy_resume(&t->energy, &c.header.joules);
-    t->step = c.header.step;
-    t->order.origin = c.header.origin;
-    if (c.header.samples != t->group->nranks * t->settings->batch)
-        order_regroup(&t->order, t->step, t->group->nranks * t->settings->batch);
-    state_return(&c);
+    state s;
+    if (!prefix)
+        return;
+    file_name(t, prefix, path);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        bench_fail(t->group, "cannot read %s: %s", path, strerror(errno));
+    const char *why = read_state(t, file, &s);
+    fclose(file);
+    if (why)
+        bench_fail(t->group, "cannot resume from %s: %s", path, why);
+    if (!bench_same(t->group, s.header.step))
+        bench_fail(t->group, "files of %s are of different steps", prefix);
+    give_reducer(t, &s);
+    bench_energy_resume(&t->energy, &s.header.joules);
+    t->step = s.header.step;
+    state_close(&s);
 }

@@ -21,9 +21,7 @@
 #include "bench/common/measure.h"
 #include "bench/common/random.h"
 #include "bench/train/images.h"
-#include "bench/train/kinds.h"
 #include "bench/train/layers.h"
-#include "bench/train/scores.h"
 
 enum { SIDE = IDX_SIDE, FILTER = 5, EDGE = FILTER / 2, TAPS = FILTER * FILTER, CONVOLUTIONS = 2 };
 
@@ -239,22 +237,15 @@ static void forward(workload *w, const float *params, size_t slot) {
 static void score(workload *w, size_t slot, size_t rows, workload_score *sums) {
     const cnn *m = w->model;
     (void)slot;
-    for (size_t r = 0; r < rows; r++) {
-        const float *row = m->scores + r * IDX_CLASSES;
-        sums->correct += scores_best(row, IDX_CLASSES) == m->labels[r];
-        sums->loss += scores_loss(row, IDX_CLASSES, m->labels[r]);
-    }
+    images_score(m->scores, m->labels, rows, sums);
 }
 
 /* -- backward --------------------------------------------------------------------------------- */
 
 static double loss(workload *w, size_t slot) {
     cnn *m = w->model;
-    double sum = 0.0;
     (void)slot;
-    for (size_t r = 0; r < w->batch; r++)
-        sum += scores_gradient(m->scores + r * IDX_CLASSES, IDX_CLASSES, m->labels[r], w->batch);
-    return sum / (double)w->batch;
+    return images_loss(m->scores, m->labels, w->batch);
 }
 
 /* Gradient of the pooled values -> of the sums: it goes to the largest of the four, if ReLU let

@@ -16,7 +16,7 @@ static double between(double first, double last, uint64_t step, uint64_t steps) 
 
 double density_at(const train_settings *s, uint64_t step, uint64_t steps) {
     if (step < s->density_warm_up)
-        return between(s->density_start, s->density, step, s->density_warm_up);
+        return between(DENSITY_START, s->density, step, s->density_warm_up);
     if (s->density_end <= 0.0)
         return s->density;
     if (steps <= s->density_warm_up)
@@ -26,6 +26,6 @@ double density_at(const train_settings *s, uint64_t step, uint64_t steps) {
 }
 
 double density_most(const train_settings *s) {
-    double most = s->density_warm_up > 0 ? fmax(s->density, s->density_start) : s->density;
+    double most = s->density_warm_up > 0 ? fmax(s->density, DENSITY_START) : s->density;
     return fmax(most, s->density_end);
 }

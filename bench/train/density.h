@@ -16,6 +16,8 @@
 
 #include "bench/train/settings.h"
 
+#define DENSITY_START 0.25 /* of a warm-up */
+
 /** Whether the density changes during the run. */
 bool density_moves(const train_settings *settings);
 

@@ -5,21 +5,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#define XXH_STATIC_LINKING_ONLY /* the size of a state */
-#include <xxhash.h>
 
-enum { PATH_BYTES = 1280, CHUNK = 1 << 20 };
+enum { PATH_BYTES = 1280 };
 
 static bool fail(files_why *why, const char *what, const char *path) {
     snprintf(why->text, sizeof why->text, "cannot %s %.1280s: %s", what, path, strerror(errno));
     return false;
 }
-
-/* -- write ------------------------------------------------------------------------------------ */
 
 static bool write_piece(int fd, const files_piece *piece) {
     const char *from = piece->data;
@@ -74,12 +69,27 @@ static bool flush_folder(const char *path) {
     return ok;
 }
 
+static bool part_of(const char *path, char out[PATH_BYTES], files_why *why) {
+    if ((size_t)snprintf(out, PATH_BYTES, "%s.part", path) < PATH_BYTES)
+        return true;
+    errno = ENAMETOOLONG;
+    return fail(why, "write", path);
+}
+
+bool files_try(const char *path, files_why *why) {
+    char part[PATH_BYTES];
+    if (!part_of(path, part, why))
+        return false;
+    int fd = create(part);
+    if (fd < 0 || close(fd) != 0 || unlink(part) != 0)
+        return fail(why, "write", path);
+    return true;
+}
+
 bool files_write(const char *path, const files_piece *pieces, size_t count, files_why *why) {
     char part[PATH_BYTES];
-    if ((size_t)snprintf(part, sizeof part, "%s.part", path) >= sizeof part) {
-        errno = ENAMETOOLONG;
-        return fail(why, "write", path);
-    }
+    if (!part_of(path, part, why))
+        return false;
     int fd = create(part);
     if (fd < 0)
         return fail(why, "write", path);
@@ -89,48 +99,4 @@ bool files_write(const char *path, const files_piece *pieces, size_t count, file
         return false;
     }
     return flush_folder(path) || fail(why, "flush the folder of", path);
-}
-
-/* -- check ------------------------------------------------------------------------------------ */
-
-uint64_t files_hash(const files_piece *pieces, size_t count) {
-    XXH3_state_t state;
-    XXH3_64bits_reset(&state);
-    for (size_t i = 0; i < count; i++)
-        XXH3_64bits_update(&state, pieces[i].data, pieces[i].bytes);
-    return XXH3_64bits_digest(&state);
-}
-
-static bool hash_file(FILE *file, uint64_t *bytes, uint64_t *hash) {
-    XXH3_state_t state;
-    char *chunk = malloc(CHUNK);
-    size_t got = 0;
-    *bytes = 0;
-    XXH3_64bits_reset(&state);
-    while (chunk && (got = fread(chunk, 1, CHUNK, file)) > 0) {
-        XXH3_64bits_update(&state, chunk, got);
-        *bytes += got;
-    }
-    bool ok = chunk && !ferror(file);
-    free(chunk);
-    *hash = XXH3_64bits_digest(&state);
-    return ok;
-}
-
-bool files_check(const char *path, uint64_t bytes, uint64_t hash, files_why *why) {
-    uint64_t found_bytes, found_hash;
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return fail(why, "read", path);
-    bool ok = hash_file(file, &found_bytes, &found_hash);
-    if (!ok)
-        fail(why, "read", path);
-    fclose(file);
-    if (!ok || (found_bytes == bytes && found_hash == hash))
-        return ok;
-    snprintf(why->text, sizeof why->text, "%.1280s is %s", path,
-             found_bytes == bytes  ? "damaged: its checksum is wrong"
-             : found_bytes < bytes ? "truncated"
-                                   : "longer than it was");
-    return false;
 }

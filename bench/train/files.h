@@ -7,7 +7,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 typedef struct files_piece {
     const void *data;
@@ -24,10 +23,7 @@ typedef struct files_why {
  */
 bool files_write(const char *path, const files_piece *pieces, size_t count, files_why *why);
 
-/** XXH3 of all pieces, as of the file that they make. */
-uint64_t files_hash(const files_piece *pieces, size_t count);
-
-/** Whether a file has these bytes and this hash; reads all of it. */
-bool files_check(const char *path, uint64_t bytes, uint64_t hash, files_why *why);
+/** Whether that could be done now; writes nothing. */
+bool files_try(const char *path, files_why *why);
 
 #endif

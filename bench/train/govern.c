@@ -11,7 +11,7 @@
 
 void govern_open(const train_settings *s, bench_group *group, govern *out) {
     tamis_governor_config config = TAMIS_GOVERNOR_CONFIG_INIT;
-    *out = (govern){.every = s->govern_every, .density = s->density, .at_s = bench_now_s()};
+    *out = (govern){.density = s->density, .at_s = bench_now_s()};
     if (s->budget_w <= 0)
         return;
     config.policy = "budget";
@@ -93,6 +93,6 @@ void govern_step(govern *g, bench_energy *energy, uint64_t step, tamis_reducer *
         apply(g, energy->group, reducer);
     if (g->pace_s > 0.0)
         sleep_s(g->pace_s);
-    if (step % g->every == 0)
+    if (step % GOVERN_EVERY == 0)
         decide(g, energy, step);
 }

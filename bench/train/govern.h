@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A budget of watts for a run: after every `every` steps all ranks report their joules, reach the
- * same decision, and apply it from the same step on.
+ * A budget of watts for a run: after every GOVERN_EVERY steps all ranks report their joules, reach
+ * the same decision, and apply it from the same step on.
  */
 #ifndef TAMIS_TRAIN_GOVERN_H
 #define TAMIS_TRAIN_GOVERN_H
@@ -11,9 +11,10 @@
 #include "bench/common/energy.h"
 #include "bench/train/settings.h"
 
+enum { GOVERN_EVERY = 100 };
+
 typedef struct govern {
-    tamis_governor *governor; /* NULL: no budget */
-    uint64_t every;
+    tamis_governor *governor;     /* NULL: no budget */
     tamis_governor_decision next; /* from next.step on */
     double density, pace_s;       /* the current ones */
     int64_t uj;                   /* at the last decision */

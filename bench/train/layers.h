@@ -11,8 +11,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "bench/train/levels.h"
-
 /* -- linear: y = x W' + b --------------------------------------------------------------------- */
 
 typedef struct linear {
@@ -26,8 +24,9 @@ void linear_forward(const linear *l, size_t rows, const float *params, const flo
 void linear_backward(const linear *l, size_t rows, const float *params, const float *x,
                      const float *dy, float *dx, float *grad);
 
-/** out[column] += sum over rows. */
-void layers_add_columns(const float *matrix, size_t rows, size_t columns, float *out);
+/** dx alone. */
+void linear_propagate(const linear *l, size_t rows, const float *params, const float *dy,
+                      float *dx);
 
 /* -- norm: y = (x - mean) / sqrt(variance + 1e-5) * w + b, of each row (Ba et al. 2016) ------- */
 
@@ -56,6 +55,18 @@ void gelu_forward(size_t n, const float *x, float *y);
 /** Gradient with respect to y -> with respect to x, in place. */
 void gelu_backward(size_t n, const float *x, float *dy);
 
+/* -- softmax and cross-entropy of a row of scores, one for each class ------------------------- */
+
+/** Replace the scores by the gradient of the row's loss, divided by `rows`, with respect to them.
+ * @return the loss, in nats. */
+double scores_gradient(float *scores, size_t classes, size_t label, size_t rows);
+
+/** The loss alone. */
+double scores_loss(const float *scores, size_t classes, size_t label);
+
+/** The class with the highest score, the first of equal ones. */
+size_t scores_best(const float *scores, size_t classes);
+
 /* -- exponential ------------------------------------------------------------------------------ */
 
 /**
@@ -66,7 +77,7 @@ void gelu_backward(size_t n, const float *x, float *dy);
  * where floats are 1 apart, rounds to a whole number and leaves k in the lowest bits. This needs no
  * conversion to an integer, which is undefined for NaN.
  */
-LEVELS_INLINE float layers_exp(float x) {
+static inline __attribute__((always_inline)) float layers_exp(float x) {
     const float shift = 12582912.0f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
     uint32_t bits, one;
     float power;

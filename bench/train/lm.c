@@ -6,11 +6,9 @@
  *     h = token[c] + position                                       rows: windows * T places
  *     in each block    h += out(attention(qkv(norm1(h))))
  *                      h += out(GELU(in(norm2(h))))                 in: D -> 4 D
- *     scores = norm(h) head'                                        head [V][D]: `token` itself if
- *                                                                   tied, then one segment for both
+ *     scores = norm(h) token'
  *     segments   embedding.token [V][D], embedding.position [T][D],
- *                block0.norm1.weight ... block0.mlp.out.bias, block1..., norm.weight, norm.bias,
- *                head.weight if it is not tied
+ *                block0.norm1.weight ... block0.mlp.out.bias, block1..., norm.weight, norm.bias
  */
 #include <cblas.h>
 #include <math.h>
@@ -23,10 +21,8 @@
 #include "bench/common/options.h"
 #include "bench/common/random.h"
 #include "bench/train/attention.h"
-#include "bench/train/kinds.h"
 #include "bench/train/layers.h"
-#include "bench/train/passages.h"
-#include "bench/train/scores.h"
+#include "bench/train/text.h"
 
 /* -- model ------------------------------------------------------------------------------------ */
 
@@ -42,8 +38,7 @@ typedef struct block {
 
 typedef struct lm {
     size_t nblocks, rows, vocabulary, width;
-    bool tied;
-    size_t token, position, head; /* where they begin in the flat vector */
+    size_t token, position; /* where they begin in the flat vector */
     norm norm;
     norm_kept kept;
     attention attention;
@@ -57,8 +52,7 @@ typedef struct lm {
 
 static void check(const train_settings *s) {
     double d = (double)s->width, most = 4294967296.0 - 65536.0;
-    double parameters =
-        12.0 * (double)s->layers * d * (d + 2) + (2.0 * 256 + (double)s->context) * d;
+    double parameters = 12.0 * (double)s->layers * d * (d + 2) + (256 + (double)s->context) * d;
     if (s->width % s->heads)
         bench_usage("--heads %llu must divide --width %llu", (unsigned long long)s->heads,
                     (unsigned long long)s->width);
@@ -154,18 +148,16 @@ static void open_model(const train_settings *s, const workload_part *part, workl
         .rows = part->batch * s->context,
         .vocabulary = p->text.vocabulary,
         .width = d,
-        .tied = s->head == TRAIN_TIED,
         .attention = {part->batch, s->context, s->heads, d, NULL},
         .blocks = bench_alloc(s->layers, sizeof(block)),
     };
-    workload_reserve(w, 12 * m->nblocks + 5, m->nblocks + 2);
+    workload_reserve(w, 12 * m->nblocks + 4, m->nblocks + 2);
     m->token = workload_add(w, m->vocabulary * d, d, "embedding.token");
     m->position = workload_add(w, s->context * d, d, "embedding.position");
     workload_end_layer(w);
     for (size_t i = 0; i < m->nblocks; i++)
         open_block(w, m, i, &m->blocks[i]);
     m->norm = add_norm(w, d, "norm");
-    m->head = m->tied ? m->token : workload_add(w, m->vocabulary * d, d, "head.weight");
     workload_end_layer(w);
     open_rows(w, m);
     w->identity = XXH3_64bits(p->text.characters, m->vocabulary);
@@ -191,10 +183,10 @@ static void close_model(workload *w) {
 
 static void describe(const workload *w, json_t *record) {
     const lm *m = w->model;
-    json_t *more = json_pack("{sI sI sI sI sI ss}", "layers", (json_int_t)m->nblocks, "width",
-                             (json_int_t)m->width, "heads", (json_int_t)m->attention.heads,
-                             "context", (json_int_t)m->attention.context, "vocabulary",
-                             (json_int_t)m->vocabulary, "head", m->tied ? "tied" : "separate");
+    json_t *more =
+        json_pack("{sI sI sI sI sI}", "layers", (json_int_t)m->nblocks, "width",
+                  (json_int_t)m->width, "heads", (json_int_t)m->attention.heads, "context",
+                  (json_int_t)m->attention.context, "vocabulary", (json_int_t)m->vocabulary);
     json_object_update(record, more);
     json_decref(more);
 }
@@ -214,11 +206,10 @@ static void init(const workload *w, uint64_t seed, float *params) {
     const lm *m = w->model;
     const double usual = 0.02, added = usual / sqrt(2.0 * (double)m->nblocks);
     const linear embeddings[] = {{m->width, m->vocabulary, m->token, 0},
-                                 {m->width, m->attention.context, m->position, 0},
-                                 {m->width, m->vocabulary, m->head, 0}};
+                                 {m->width, m->attention.context, m->position, 0}};
     uint64_t stream = 0;
     memset(params, 0, w->length * sizeof *params);
-    for (size_t i = 0; i < (m->tied ? 2u : 3u); i++)
+    for (size_t i = 0; i < 2; i++)
         draw(params, &embeddings[i], usual, bench_key(seed, 1, stream++));
     for (size_t i = 0; i < m->nblocks; i++) {
         const block *b = &m->blocks[i];
@@ -289,7 +280,7 @@ static void forward(workload *w, const float *params, size_t slot) {
         block_forward(m, &m->blocks[i], params);
     norm_forward(&m->norm, m->rows, params, m->h, &m->kept, m->normed);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, v, d, 1.0f, m->normed, d,
-                params + m->head, d, 0.0f, m->scores, v);
+                params + m->token, d, 0.0f, m->scores, v);
 }
 
 static void score(workload *w, size_t slot, size_t rows, workload_score *sums) {
@@ -331,9 +322,9 @@ static void block_backward(lm *m, block *b, const float *params, float *grad) {
 static void head_backward(lm *m, const float *params, float *grad) {
     int rows = (int)m->rows, d = (int)m->width, v = (int)m->vocabulary;
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, v, d, rows, 1.0f, m->scores, v, m->normed,
-                d, 1.0f, grad + m->head, d);
+                d, 1.0f, grad + m->token, d);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, v, 1.0f, m->scores, v,
-                params + m->head, d, 0.0f, m->spare, d);
+                params + m->token, d, 0.0f, m->spare, d);
     memset(m->dh, 0, m->rows * m->width * sizeof *m->dh);
     norm_backward(&m->norm, m->rows, params, &m->kept, m->spare, m->dh, grad);
 }

@@ -26,9 +26,9 @@ void local_steps_check(const train_settings *s) {
     if (s->stages > 1 || s->micro_batches > 1 || s->overlap || s->device != TAMIS_DEVICE_CPU)
         bench_usage("--local-steps needs --stages 1, --micro-batches 1, --overlap off and --device "
                     "cpu");
-    if (s->dense_segments || density_moves(s) || s->budget_w > 0)
-        bench_usage("--local-steps needs one density: no --dense-segments, --density-warm-up, "
-                    "--density-end or --budget");
+    if (density_moves(s) || s->budget_w > 0)
+        bench_usage(
+            "--local-steps needs one density: no --density-warm-up, --density-end or --budget");
 }
 
 void local_steps_open(bench_group *group, const train_settings *s, const workload *w,

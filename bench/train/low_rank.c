@@ -52,8 +52,8 @@ void low_rank_check(const train_settings *s) {
     if (s->stages > 1 || s->micro_batches > 1 || s->overlap || s->device != TAMIS_DEVICE_CPU)
         bench_usage("--low-rank needs --stages 1, --micro-batches 1, --overlap off and --device "
                     "cpu");
-    if (s->save || s->load || s->states)
-        bench_usage("--low-rank has no --save, --states and --load");
+    if (s->save || s->load)
+        bench_usage("--low-rank has no --save and --load");
 }
 
 /* -- life ------------------------------------------------------------------------------------- */

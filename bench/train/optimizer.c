@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "bench/common/measure.h"
-#include "bench/train/levels.h"
 
 /* A segment. */
 typedef struct run {
@@ -18,38 +17,40 @@ typedef struct run {
 
 /* -- adamw ------------------------------------------------------------------------------------ */
 
-LEVELS_LOOP optimizer_adamw_sweep_loop(const optimizer_adamw *c, size_t n, const float *restrict g,
-                                       float *restrict p, float *restrict m, float *restrict v) {
-    const float b1 = c->beta1, b2 = c->beta2, a1 = 1.0f - b1, a2 = 1.0f - b2, eps = c->eps;
+/* Coefficients of one step. */
+typedef struct adamw_rates {
+    float beta1, beta2;
+    float keep; /* factor of a parameter: 1 - r lambda */
+    float step; /* r / (1 - b1^t) */
+    float root; /* 1 / sqrt(1 - b2^t) */
+} adamw_rates;
+
+static void adamw_sweep(const adamw_rates *c, size_t n, const float *restrict g, float *restrict p,
+                        float *restrict m, float *restrict v) {
+    const float b1 = c->beta1, b2 = c->beta2, a1 = 1.0f - b1, a2 = 1.0f - b2;
     const float keep = c->keep, step = c->step, root = c->root;
     for (size_t i = 0; i < n; i++) {
         float first = b1 * m[i] + a1 * g[i];
         float second = b2 * v[i] + a2 * g[i] * g[i];
         m[i] = first;
         v[i] = second;
-        p[i] = keep * p[i] - step * first / (sqrtf(second) * root + eps);
+        p[i] = keep * p[i] - step * first / (sqrtf(second) * root + (float)OPTIMIZER_EPS);
     }
 }
-
-LEVELS(optimizer_adamw_sweep,
-       (const optimizer_adamw *c, size_t n, const float *restrict g, float *restrict p,
-        float *restrict m, float *restrict v),
-       (c, n, g, p, m, v))
 
 static void adamw(optimizer *o, run of, const optimizer_pace *pace, const float *grad,
                   float *params) {
     const train_settings *s = o->settings;
     double t = (double)pace->step + 1.0, rate = pace->rate;
-    optimizer_adamw c = {
+    adamw_rates c = {
         .beta1 = (float)s->beta1,
         .beta2 = (float)s->beta2,
-        .eps = (float)s->eps,
         .step = (float)(rate / (1.0 - pow(s->beta1, t))),
         .root = (float)(1.0 / sqrt(1.0 - pow(s->beta2, t))),
         .keep = of.matrix ? (float)(1.0 - rate * s->weight_decay) : 1.0f,
     };
-    optimizer_adamw_sweep(&c, of.length, grad + of.begin, params + of.begin,
-                          o->states[0] + of.begin, o->states[1] + of.begin);
+    adamw_sweep(&c, of.length, grad + of.begin, params + of.begin, o->states[0] + of.begin,
+                o->states[1] + of.begin);
 }
 
 /* -- sgd -------------------------------------------------------------------------------------- */
@@ -59,13 +60,8 @@ static void momentum(const optimizer *o, run of, float rate, const float *grad, 
     float *restrict s = o->states[0] + of.begin, *restrict p = params + of.begin;
     for (size_t i = 0; i < of.length; i++)
         s[i] = mu * s[i] + g[i];
-    if (o->settings->nesterov) {
-        for (size_t i = 0; i < of.length; i++)
-            p[i] -= rate * (g[i] + mu * s[i]);
-    } else {
-        for (size_t i = 0; i < of.length; i++)
-            p[i] -= rate * s[i];
-    }
+    for (size_t i = 0; i < of.length; i++)
+        p[i] -= rate * s[i];
 }
 
 static void sgd(run of, float rate, const float *grad, float *params) {
@@ -94,9 +90,7 @@ tamis_update optimizer_as_update(const train_settings *s) {
     update.rule = adam ? TAMIS_UPDATE_ADAM : TAMIS_UPDATE_MOMENTUM;
     update.beta1 = adam ? s->update_beta1 : s->momentum;
     update.beta2 = s->beta2;
-    update.epsilon = s->eps;
-    update.scale = s->step_scale;
-    update.norm_matching = s->norm_matching;
+    update.epsilon = OPTIMIZER_EPS;
     return update;
 }
 
@@ -108,11 +102,10 @@ void optimizer_update_sparse(float rate, const uint32_t *indices, const float *v
 
 /* -- all -------------------------------------------------------------------------------------- */
 
-void optimizer_open(const train_settings *settings, size_t length, const bool *plain,
-                    optimizer *out) {
+void optimizer_open(const train_settings *settings, size_t length, optimizer *out) {
     static const size_t nstates[] = {[TRAIN_SGD] = 0, [TRAIN_MOMENTUM] = 1, [TRAIN_ADAMW] = 2};
-    *out = (optimizer){settings, length, plain, nstates[settings->optimizer], {NULL, NULL}};
-    if (settings->reduce == TRAIN_UPDATE && !plain)
+    *out = (optimizer){settings, length, nstates[settings->optimizer], {NULL, NULL}};
+    if (settings->reduce == TRAIN_UPDATE)
         out->nstates = 0;
     for (size_t i = 0; i < out->nstates; i++)
         out->states[i] = bench_alloc(length, sizeof(float));
@@ -142,7 +135,7 @@ void optimizer_update(optimizer *o, const workload *work, const optimizer_pace *
     bool updates = o->settings->reduce == TRAIN_UPDATE;
     for (size_t i = 0, at = 0; i < work->nsegments; at += work->segments[i].length, i++) {
         run of = {at, work->segments[i].length, work->columns[i] > 0};
-        if (updates && !(o->plain && o->plain[i]))
+        if (updates)
             step_by(o, of, pace, grad, params);
         else
             follow_rule(o, of, pace, grad, params);
@@ -156,30 +149,4 @@ double optimizer_rate(const train_settings *s, uint64_t step, uint64_t steps) {
         return s->lr * (s->decay == TRAIN_CONSTANT ? 1.0 : s->lr_floor);
     double share = (double)(step - s->warm_up) / (double)(steps - s->warm_up);
     return s->lr * (s->lr_floor + (1.0 - s->lr_floor) * 0.5 * (1.0 + cos(acos(-1.0) * share)));
-}
-
-/* Sums in lanes that fit one vector register, so that additions need not wait for each other. */
-static double square_norm(const float *x, size_t n) {
-    enum { LANES = 8 };
-    double sums[LANES] = {0}, sum = 0.0;
-    size_t whole = n - n % LANES;
-    for (size_t i = 0; i < whole; i += LANES) {
-        for (size_t l = 0; l < LANES; l++)
-            sums[l] += (double)x[i + l] * (double)x[i + l];
-    }
-    for (size_t i = whole; i < n; i++)
-        sum += (double)x[i] * (double)x[i];
-    for (size_t l = 0; l < LANES; l++)
-        sum += sums[l];
-    return sum;
-}
-
-double optimizer_clip(double limit, size_t n, float *grad) {
-    double norm = sqrt(square_norm(grad, n));
-    if (!isfinite(norm) || norm <= limit)
-        return norm;
-    float factor = (float)(limit / norm);
-    for (size_t i = 0; i < n; i++)
-        grad[i] *= factor;
-    return norm;
 }

@@ -3,14 +3,14 @@
  * Updates parameters p by a reduced gradient g, with the rate r of the step:
  *
  *     sgd        p -= r g
- *     momentum   s = mu s + g;  p -= r s,  or with Nesterov  p -= r (g + mu s)
+ *     momentum   s = mu s + g;  p -= r s
  *                (Sutskever et al. 2013, in the form of PyTorch: the rate is outside of s)
  *     adamw      m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g g,
  *                p -= r lambda p,  p -= r (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
  *                (Loshchilov and Hutter, arXiv 1711.05101), t from 1, lambda for matrices only
  *
  * All ranks hold the same state, for they see the same g. With --reduce update the library holds
- * the moments, of each rank's own gradient, and g is already a step, except in dense segments:
+ * the moments, of each rank's own gradient, and g is already a step:
  *
  *     p -= r lambda p (adamw);  p -= r g
  */
@@ -25,18 +25,16 @@
 
 enum { OPTIMIZER_STATES = 2 };
 
+#define OPTIMIZER_EPS 1e-8
+
 typedef struct optimizer {
     const train_settings *settings;
     size_t length;
-    const bool *plain;               /* [nsegments]: with updates, segments where g is still the
-                                        gradient; NULL: none */
     size_t nstates;                  /* 0: sgd, or updates of all segments */
     float *states[OPTIMIZER_STATES]; /* [length]: momentum: s; adamw: m, v */
 } optimizer;
 
-/** @param plain  must outlive the optimizer */
-void optimizer_open(const train_settings *settings, size_t length, const bool *plain,
-                    optimizer *out);
+void optimizer_open(const train_settings *settings, size_t length, optimizer *out);
 void optimizer_close(optimizer *o);
 
 /** The update that --reduce update gives to the library. */
@@ -58,21 +56,5 @@ void optimizer_update(optimizer *o, const workload *work, const optimizer_pace *
 /** sgd for a sparse g, given by its nonzero entries. */
 void optimizer_update_sparse(float rate, const uint32_t *indices, const float *values, size_t count,
                              float *params);
-
-/** Scale a gradient down to the norm `limit` if its norm is larger; a norm that is not finite
- * changes nothing. @return its norm before. */
-double optimizer_clip(double limit, size_t n, float *grad);
-
-/** Coefficients of one AdamW step. */
-typedef struct optimizer_adamw {
-    float beta1, beta2, eps;
-    float keep; /* factor of a parameter: 1 - r lambda */
-    float step; /* r / (1 - b1^t) */
-    float root; /* 1 / sqrt(1 - b2^t) */
-} optimizer_adamw;
-
-/** adamw in one sweep, 28 bytes per element: the baseline for other forms of it. */
-void optimizer_adamw_sweep(const optimizer_adamw *c, size_t n, const float *restrict g,
-                           float *restrict p, float *restrict m, float *restrict v);
 
 #endif

@@ -7,7 +7,7 @@
 #include "bench/common/random.h"
 
 void order_open(uint64_t count, uint64_t seed, uint64_t together, order *out) {
-    *out = (order){.count = count, .seed = seed, .origin = {.together = together}};
+    *out = (order){.count = count, .seed = seed, .together = together};
     out->samples = bench_alloc(count, sizeof *out->samples);
 }
 
@@ -31,41 +31,12 @@ static void shuffle(order *o, uint64_t epoch) {
 }
 
 uint64_t order_epoch_steps(const order *o) {
-    return o->count / o->origin.together;
-}
-
-/* The place of the step's first sample. */
-static order_origin find(const order *o, uint64_t step) {
-    order_origin at = o->origin;
-    uint64_t rest = (o->count - at.sample) / at.together, since = step - at.step;
-    at.step = step;
-    if (since < rest) {
-        at.sample += since * at.together;
-        return at;
-    }
-    at.epoch += 1 + (since - rest) / order_epoch_steps(o);
-    at.sample = (since - rest) % order_epoch_steps(o) * at.together;
-    return at;
-}
-
-double order_epochs(const order *o, uint64_t step) {
-    order_origin at = find(o, step);
-    double steps = (double)at.sample / (double)at.together;
-    return (double)at.epoch + steps / (double)order_epoch_steps(o);
+    return o->count / o->together;
 }
 
 const uint32_t *order_of(order *o, uint64_t step) {
-    order_origin at = find(o, step);
-    if (o->epoch != at.epoch + 1)
-        shuffle(o, at.epoch);
-    return o->samples + at.sample;
-}
-
-void order_regroup(order *o, uint64_t step, uint64_t together) {
-    if (step > o->origin.step) {
-        o->origin = find(o, step - 1);
-        o->origin.sample += o->origin.together;
-    }
-    o->origin.step = step;
-    o->origin.together = together;
+    uint64_t epoch = step / order_epoch_steps(o);
+    if (o->epoch != epoch + 1)
+        shuffle(o, epoch);
+    return o->samples + step % order_epoch_steps(o) * o->together;
 }

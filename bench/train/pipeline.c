@@ -71,8 +71,7 @@ static void divide_budget(pipeline *p, const train_settings *settings) {
     config.micro_batches = p->micro_batches;
     config.length = p->work->length;
     config.density = settings->density;
-    p->balance_every = settings->balance_every;
-    if (p->nstages == 1 || p->balance_every == 0 || train_is_dense(settings))
+    if (p->nstages == 1 || train_is_dense(settings))
         return;
     bench_try(p->world, tamis_pipeline_create(p->world->comm, &config, &p->budget),
               "cannot divide the budget of the stages");
@@ -114,7 +113,7 @@ void pipeline_density(const pipeline *p, tamis_reducer_config *config) {
 }
 
 static bool balance_is_due(const pipeline *p, uint64_t steps) {
-    return p->budget && steps % p->balance_every == 0;
+    return p->budget && steps % PIPELINE_BALANCE_EVERY == 0;
 }
 
 void pipeline_balance(pipeline *p, uint64_t steps, tamis_reducer *reducer) {

@@ -25,6 +25,8 @@
 
 #include <tamis/pipeline.h>
 
+enum { PIPELINE_BALANCE_EVERY = 20 }; /* steps */
+
 typedef struct pipeline {
     uint32_t stage, nstages, micro_batches;
     uint32_t first[SCHEDULE_LAYERS + 1]; /* stage s has the layers first[s] .. first[s + 1] - 1 */
@@ -34,7 +36,6 @@ typedef struct pipeline {
     workload *work;          /* the layers of this stage */
     neighbour before, after; /* zero before the first stage and after the last one */
     tamis_pipeline *budget;  /* of all stages; NULL: the density is constant */
-    uint64_t balance_every;  /* steps */
     bool input_marked;       /* the next input is already marked */
 } pipeline;
 

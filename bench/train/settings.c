@@ -7,7 +7,6 @@
 
 #include "bench/common/device.h"
 #include "bench/common/group.h"
-#include "bench/common/half.h"
 #include "bench/common/launcher.h"
 #include "bench/common/option_rows.h"
 #include "bench/common/options.h"
@@ -16,12 +15,9 @@
 #include "bench/common/start.h"
 #include "bench/common/trace.h"
 #include "bench/train/density.h"
-#include "bench/train/elastic.h"
 #include "bench/train/images.h"
 #include "bench/train/local_steps.h"
 #include "bench/train/low_rank.h"
-#include "bench/train/mlp.h"
-#include "bench/train/one_bit.h"
 #include "bench/train/optimizer.h"
 #include "bench/train/workload.h"
 
@@ -46,9 +42,7 @@ static bool updates_adam(const train_settings *s) {
 /* What the rest of a run goes by. */
 const char train_own_options[] =
     "density|density_max|output|op|nonfinite|device|grad_dtype|"
-    "ranks_per_node|bucket_length|worker|value_codec|sum_codec|residual_decay|"
-    "update.rule|update.beta1|update.beta2|update.epsilon|"
-    "update.scale|update.norm_matching";
+    "ranks_per_node|bucket_length|update.rule|update.beta1|update.beta2";
 
 static void check_pipeline(const train_settings *s) {
     uint32_t ranks = bench_launched_ranks();
@@ -72,15 +66,8 @@ static void check_pipeline(const train_settings *s) {
     if (ranks % s->stages)
         bench_usage("--stages %llu must divide the number of ranks, which is %u",
                     (unsigned long long)s->stages, ranks);
-    if (s->save || s->load || s->states)
-        bench_usage("--states, --save and --load need --stages 1: a file holds the whole model");
-}
-
-static void check_states(const train_settings *s) {
-    if (!s->states && (s->save_every || s->save_seconds > 0))
-        bench_usage("--save-every and --save-seconds need --states FOLDER");
-    if (s->states && s->states[0] == '\0')
-        bench_usage("--states needs a folder");
+    if (s->save || s->load)
+        bench_usage("--save and --load need --stages 1: a file holds the whole model");
 }
 
 static void check_record(const train_settings *s) {
@@ -90,8 +77,6 @@ static void check_record(const train_settings *s) {
 }
 
 static void check_density(const train_settings *s) {
-    if (!isnan(s->density_start) && s->density_warm_up == 0)
-        bench_usage("--density-start needs --density-warm-up");
     if (!density_moves(s))
         return;
     if (train_is_dense(s))
@@ -110,38 +95,17 @@ static void check_budget(const train_settings *s) {
         bench_usage("--decisions needs --budget");
 }
 
-static void check_dense_segments(const train_settings *s) {
-    if (!s->dense_segments)
-        return;
-    if (train_is_dense(s))
-        bench_usage("--dense-segments needs a sparse scheme for the other segments");
-    if (s->stages > 1 || s->micro_batches > 1 || s->device != TAMIS_DEVICE_CPU)
-        bench_usage("--dense-segments needs --stages 1, --micro-batches 1 and --device cpu");
-}
-
 static void check_optimizer(const train_settings *s) {
     if (s->momentum >= 1 || s->beta1 >= 1 || s->beta2 >= 1)
         bench_usage("--momentum, --beta1 and --beta2 must be less than 1");
-    if (s->nesterov && s->optimizer != TRAIN_MOMENTUM)
-        bench_usage("--nesterov needs --optimizer momentum");
-    if (s->clip > 0 && (s->stages > 1 || s->micro_batches > 1 || s->overlap))
-        bench_usage("--clip needs --stages 1, --micro-batches 1 and --overlap off: the norm of the "
-                    "whole gradient must be known before any of it is sent");
 }
 
 static void check_update(const train_settings *s) {
-    if (s->reduce != TRAIN_UPDATE) {
-        if (s->step_scale > 0)
-            bench_usage("--step-scale needs --reduce update");
-        if (s->norm_matching > 0)
-            bench_usage("--norm-matching needs --reduce update");
+    if (s->reduce != TRAIN_UPDATE)
         return;
-    }
-    if (s->optimizer == TRAIN_SGD || s->nesterov)
-        bench_usage("--reduce update needs --optimizer adamw, or momentum without --nesterov: with "
-                    "sgd the update is the gradient");
-    if (s->norm_matching > 0 && s->optimizer != TRAIN_ADAMW)
-        bench_usage("--norm-matching needs --optimizer adamw");
+    if (s->optimizer == TRAIN_SGD)
+        bench_usage("--reduce update needs --optimizer adamw or momentum: with sgd the update is "
+                    "the gradient");
     if (train_is_dense(s))
         bench_usage("--reduce update needs a scheme with residuals; dense has none");
     if (s->micro_batches > 1)
@@ -149,19 +113,17 @@ static void check_update(const train_settings *s) {
 }
 
 /* Fill in what is not given: for updates as the library advises, for gradients plain error
- * feedback. The advised step scale follows the density, so `step_scale` stays 0 here. */
+ * feedback. The advised step scale follows the density, so the library sets it. */
 static void complete_residual(train_settings *s) {
     tamis_update advised;
-    double decay = 1.0;
+    s->residual_decay = 1.0;
     s->update_beta1 = isnan(s->beta1) ? -1.0 : s->beta1;
     s->beta1 = isnan(s->beta1) ? 0.9 : s->beta1;
     advised = optimizer_as_update(s);
-    if (s->reduce == TRAIN_UPDATE && tamis_update_advise(s->density, &advised, &decay) != TAMIS_OK)
+    if (s->reduce == TRAIN_UPDATE &&
+        tamis_update_advise(s->density, &advised, &s->residual_decay) != TAMIS_OK)
         bench_usage("--density: %s", tamis_last_error());
-    if (isnan(s->residual_decay))
-        s->residual_decay = decay;
     s->update_beta1 = advised.beta1;
-    s->advised_scale = advised.scale;
 }
 
 /* Defaults that depend on other options. */
@@ -181,8 +143,6 @@ static void complete(train_settings *s) {
         s->lr = s->optimizer == TRAIN_ADAMW ? 0.003 : 0.1;
     if (isnan(s->beta2))
         s->beta2 = updates_adam(s) ? 0.99 : 0.999;
-    if (isnan(s->density_start))
-        s->density_start = 0.25;
     if (s->density_min == 0)
         s->density_min = s->density;
     if (isnan(s->outer_lr))
@@ -214,19 +174,14 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .context = 64,
         .stages = 1,
         .micro_batches = 1,
-        .balance_every = 20,
-        .govern_every = 200,
         .record_every = 1,
         .seed = 1,
         .density = 0.01,
         .momentum = 0.9,
         .beta1 = NAN,
         .beta2 = NAN,
-        .eps = 1e-8,
         .weight_decay = 0.01,
         .lr = NAN,
-        .density_start = NAN,
-        .residual_decay = NAN,
         .outer_lr = NAN,
         .outer_momentum = NAN,
     };
@@ -236,23 +191,17 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0,
          "preset or four policies a+b+c+d (default: tamis, with adamw updates tamis-update)"},
         {"density", 0, BENCH_REAL, &out->density, "D", 1e-9, 1, "share of entries that are sent"},
-        {"dense-segments", 0, BENCH_TEXT, &out->dense_segments, "NAMES", 0, 0,
-         "send segments whole whose names begin with a, b, c, or all `vectors`; not counted in "
-         "--density"},
-        {"density-start", 0, BENCH_REAL, &out->density_start, "D", 1e-9, 1,
-         "density of the first step of --density-warm-up (default: 0.25)"},
         {"density-warm-up", 0, BENCH_COUNT, &out->density_warm_up, "N", 0, 1e12,
-         "steps in which density changes to --density, exponentially"},
+         "steps in which density falls from 0.25 to --density, exponentially"},
         {"density-end", 0, BENCH_REAL, &out->density_end, "D", 1e-9, 1,
          "density at the end of the run, approached exponentially"},
         {"steps", 0, BENCH_COUNT, &out->steps, "N", 1, 1e12, "length of the run, or"},
         {"epochs", 0, BENCH_COUNT, &out->epochs, "N", 1, 1e6,
          "length in epochs (default: 5; lm: 1,200 steps)"},
-        {"stop", 0, BENCH_COUNT, &out->stop, "N", 1, 1e12, "stop early, after step N"},
         {"batch", 0, BENCH_COUNT, &out->batch, "N", 1, 65536,
          "samples per rank and step (default: 32; lm: 8)"},
         {"hidden", 0, BENCH_COUNT, &out->hidden, "N", 1, 65536, "mlp: width of the hidden layers"},
-        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MAX_DEPTH,
+        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, TRAIN_MAX_DEPTH,
          "mlp: number of hidden layers"},
         {"channels", 0, BENCH_COUNT, &out->channels, "N", 1, 4096,
          "cnn: channels of the first convolution; the second has twice as many"},
@@ -262,17 +211,12 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "lm: attention heads; must divide --width"},
         {"context", 0, BENCH_COUNT, &out->context, "N", 1, 8192,
          "lm: characters in a context window"},
-        {"head", 0, BENCH_CHOICE, &out->head, TRAIN_HEADS, 0, 0,
-         "lm: output matrix, that of the embedding or a separate one"},
         {"optimizer", 0, BENCH_CHOICE, &out->optimizer, TRAIN_OPTIMIZERS, 0, 0, ""},
         {"momentum", 0, BENCH_REAL, &out->momentum, "M", 0, 1,
          "coefficient of --optimizer momentum"},
-        {"nesterov", 0, BENCH_FLAG, &out->nesterov, "", 0, 0, "Nesterov momentum"},
         {"beta1", 0, BENCH_REAL, &out->beta1, "B", 0, 1, "adamw: decay of the first moment"},
         {"beta2", 0, BENCH_REAL, &out->beta2, "B", 0, 1,
          "adamw: decay of the second moment (default: 0.999; with --reduce update 0.99)"},
-        {"eps", 0, BENCH_REAL, &out->eps, "E", 0, 1,
-         "adamw: added to the root of the second moment"},
         {"weight-decay", 0, BENCH_REAL, &out->weight_decay, "L", 0, 1e3,
          "adamw: decay of matrices, times the learning rate"},
         {"lr", 0, BENCH_REAL, &out->lr, "X", 0, 1e6,
@@ -283,24 +227,14 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "learning rate after the warm-up"},
         {"lr-floor", 0, BENCH_REAL, &out->lr_floor, "X", 0, 1,
          "fraction of --lr at which the decay ends"},
-        {"clip", 0, BENCH_REAL, &out->clip, "NORM", 0, 1e12,
-         "largest norm of each rank's gradient before the exchange, for any scheme; 0: none"},
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18,
          "seed of parameters and order of samples"},
         BENCH_ROW_TRANSPORT(&out->transport),
         {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0,
          "device of the reducer; the model stays on the CPU (cuda: to check results, not for "
          "speed)"},
-        BENCH_ROW_VALUES(&out->values),
-        BENCH_ROW_SUM_VALUES(&out->sum_values),
         {"reduce", 0, BENCH_CHOICE, &out->reduce, TRAIN_REDUCED, 0, 0,
          "reduce gradients before the optimizer, or each rank's updates after it"},
-        {"residual-decay", 0, BENCH_REAL, &out->residual_decay, "X", 0, 1,
-         "factor on residuals in every step (default: 1; adamw updates: by density)"},
-        {"step-scale", 0, BENCH_REAL, &out->step_scale, "X", 1e-6, 1e6,
-         "factor on reduced updates (default: 1; adamw: by density)"},
-        {"norm-matching", 0, BENCH_REAL, &out->norm_matching, "C", 0, 100,
-         "scale reduced updates to C times the norm of a rank's own; 0: constant factor"},
         {"local-steps", 0, BENCH_COUNT, &out->local_steps, "H", 0, 1 << 20,
          "exchange what H steps of every rank have changed, not gradients; 0: every gradient"},
         {"local-delay", 0, BENCH_COUNT, &out->local_delay, "N", 0, 1 << 20,
@@ -311,46 +245,27 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "its Nesterov momentum (default: 0.9)"},
         {"low-rank", 0, BENCH_COUNT, &out->low_rank, "R", 0, 1024,
          "PowerSGD with R vectors a matrix, to compare with; 0: not"},
-        {"one-bit", 0, BENCH_COUNT, &out->one_bit, "N", 0, 1e12,
-         "1-bit Adam after N dense steps, to compare with; 0: not"},
         {"overlap", 0, BENCH_CHOICE, &out->overlap, TRAIN_OVERLAPS, 0, 0,
          "overlap exchange and backward: layers are handed over as they become ready"},
-        {"buckets", 0, BENCH_CHOICE, &out->buckets, TRAIN_BUCKETS, 0, 0,
-         "buckets of the layers (planned: for a link of 1 Gbit/s), or"},
         {"bucket-length", 0, BENCH_COUNT, &out->bucket_length, "N", 1, 1e12,
          "join layers until they have N parameters"},
-        {"worker", 0, BENCH_CHOICE, &out->worker, TRAIN_WORKERS, 0, 0,
-         "thread that accumulates: this program's, or the library's (mpi)"},
         {"set", 0, BENCH_TEXT, &out->set, "O=V[,O=V...]", 0, 0,
          "other options of the reducer, as in docs/options.md"},
-        {"stages", 0, BENCH_COUNT, &out->stages, "N", 1, MLP_MAX_DEPTH + 1,
+        {"stages", 0, BENCH_COUNT, &out->stages, "N", 1, TRAIN_MAX_DEPTH + 1,
          "pipeline stages over which the layers are divided (mpi)"},
         {"micro-batches", 0, BENCH_COUNT, &out->micro_batches, "N", 1, 65536,
          "micro-batches per batch"},
-        {"balance-every", 0, BENCH_COUNT, &out->balance_every, "N", 0, 1e12,
-         "steps between rebalancing the budget over the stages; 0: never"},
         BENCH_ROW_RANKS(&out->ranks),
         {"eval-every", 0, BENCH_COUNT, &out->eval_every, "N", 1, 1e12,
          "steps between validations (default: an epoch; lm: 100)"},
         {"check-every", 0, BENCH_COUNT, &out->check_every, "N", 0, 1e12,
          "steps between comparisons of the replicas' parameters (default: only first and last)"},
         {"save", 0, BENCH_FILE, &out->save, "PREFIX", 0, 0,
-         "write PREFIX.rankR.state at the end of the run"},
-        {"states", 0, BENCH_FILE, &out->states, "FOLDER", 0, 0,
-         "keep the two newest sets of states of all ranks there: when due, at the end, and on "
-         "SIGTERM, SIGINT or SIGUSR1"},
+         "write PREFIX.rankR.state at the end of the run, for --load"},
         {"save-every", 0, BENCH_COUNT, &out->save_every, "N", 0, 1e12,
-         "steps from one set of --states to the next"},
-        {"save-seconds", 0, BENCH_REAL, &out->save_seconds, "T", 0, 1e9,
-         "seconds from one set of --states to the next"},
-        {"load", 0, BENCH_FILE, &out->load, "PATH", 0, 0,
-         "resume: files of --save by their PREFIX, or the newest complete set in a FOLDER; also "
-         "with another number of ranks"},
-        {"elastic", 0, BENCH_COUNT, &out->elastic, "N", 0, 4096,
-         "when ranks die, go on with those that are left, at least N (mpi: --with-ft ulfm); resume "
-         "with any number of ranks; 0: no"},
-        {"lose", 0, BENCH_TEXT, &out->lose, "R@S[,R@S...]", 0, 0,
-         "a drill for --elastic: rank R dies before step S"},
+         "also write PREFIX.stepS.rankR.state every N steps S"},
+        {"load", 0, BENCH_FILE, &out->load, "PREFIX", 0, 0,
+         "resume from files of --save: PREFIX, or PREFIX.stepS"},
         {"record", 0, BENCH_FILE, &out->record, "FILE", 0, 0,
          "write the gradients of all ranks, for tamis_schemes --input"},
         {"record-every", 0, BENCH_COUNT, &out->record_every, "N", 1, 1e12,
@@ -369,8 +284,6 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "lowest density under --budget (default: --density)"},
         {"pace-max", 0, BENCH_REAL, &out->pace_max, "S", 0, 3600,
          "longest pause after a step under --budget"},
-        {"govern-every", 0, BENCH_COUNT, &out->govern_every, "N", 1, 1e12,
-         "steps between decisions under --budget"},
         {"decisions", 0, BENCH_FILE, &out->decisions, "FILE", 0, 0,
          "write the decisions under --budget, for tamis_replay --log"},
         {"quiet", 'q', BENCH_FLAG, &out->quiet, "", 0, 0, "no progress on stderr"},
@@ -382,10 +295,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     if (!out->scheme)
         out->scheme = updates_adam(out) ? "tamis-update" : "tamis";
     check_density(out);
-    check_dense_segments(out);
     local_steps_check(out);
     low_rank_check(out);
-    one_bit_check(out);
     complete(out);
     check_budget(out);
     bench_reducer_check(out->set, train_own_options);
@@ -394,18 +305,14 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     complete_residual(out);
     if (workload_find(out->workload)->check)
         workload_find(out->workload)->check(out);
-    if (out->buckets == TRAIN_PLANNED && out->bucket_length)
-        bench_usage("--buckets planned and --bucket-length are mutually exclusive");
     if (out->overlap && out->device != TAMIS_DEVICE_CPU)
         bench_usage("--overlap on needs --device cpu: the gradient goes to a device as a whole, "
                     "after the backward pass");
-    if (out->buckets == TRAIN_PLANNED)
-        out->bucket_length = TAMIS_BUCKETS_PLANNED;
     bench_launch_check(&out->transport, &out->ranks);
     check_pipeline(out);
     check_record(out);
-    check_states(out);
-    elastic_check(out);
+    if (out->save_every && !out->save)
+        bench_usage("--save-every needs --save");
     bench_device_check(out->device, out->transport);
     bench_scheme_check(out->scheme, out->density);
     if (bench_launched_rank() == 0)

@@ -11,61 +11,43 @@
 
 enum { TRAIN_SGD = 0, TRAIN_MOMENTUM = 1, TRAIN_ADAMW = 2 };
 enum { TRAIN_CONSTANT = 0, TRAIN_COSINE = 1 };
+enum { TRAIN_MAX_DEPTH = 64 }; /* of mlp: hidden layers */
 enum { TRAIN_GRADIENT = 0, TRAIN_UPDATE = 1 };
-enum { TRAIN_TIED = 0, TRAIN_SEPARATE = 1 };
-enum { TRAIN_ONE = 0, TRAIN_PLANNED = 1 };
 
 #define TRAIN_WORKLOADS "mlp|cnn|lm"
 #define TRAIN_OPTIMIZERS "sgd|momentum|adamw"
 #define TRAIN_DECAYS "constant|cosine"
 #define TRAIN_REDUCED "gradient|update"
-#define TRAIN_HEADS "tied|separate"
 #define TRAIN_OVERLAPS "off|on"
-#define TRAIN_BUCKETS "one|planned"
-#define TRAIN_WORKERS "caller|thread" /* in the order of tamis_worker */
 
 typedef struct train_settings {
     const char *data, *scheme, *json, *trace, *save, *load, *record;
-    const char *states; /* folder of sets; NULL: none */
-    const char *lose;   /* RANK@STEP,...: ranks that die, with `elastic`; NULL: none */
-    uint64_t elastic;   /* least number of ranks; 0: the run ends when one dies */
     const char *energy_log, *intensity, *decisions;
-    const char *dense_segments; /* prefixes of names, or `vectors`; NULL: none */
     int workload, optimizer, decay, transport;
     int device; /* tamis_device */
-    int values, sum_values, reduce;
-    int overlap; /* 1: layers are marked in the backward pass */
-    int buckets, worker;
+    int reduce;
+    int overlap;            /* 1: layers are marked in the backward pass */
     const char *set;        /* further options of the reducer */
-    uint64_t bucket_length; /* as in tamis_reducer_config; `buckets` is part of it */
-    uint64_t stages, micro_batches, balance_every;
-    uint64_t steps, epochs, stop, batch, seed, ranks, eval_every;
+    uint64_t bucket_length; /* as in tamis_reducer_config */
+    uint64_t stages, micro_batches;
+    uint64_t steps, epochs, batch, seed, ranks, eval_every;
     uint64_t check_every;   /* steps between comparisons of the replicas; 0: first and last only */
     uint64_t hidden, depth; /* mlp */
     uint64_t channels;      /* cnn */
     uint64_t layers, width, heads, context; /* lm */
-    int head;
     double density, momentum, lr;
-    double density_start, density_end; /* density_end 0: as `density` */
-    uint64_t density_warm_up;          /* steps from density_start to density */
-    bool nesterov;
-    double beta1, beta2, eps, weight_decay; /* adamw */
-    double update_beta1;                    /* of adamw's updates: --beta1, or as advised */
-    double residual_decay;
-    double norm_matching;              /* of --reduce update; 0: a constant */
-    double step_scale, advised_scale;  /* of --reduce update; step_scale 0: the advised one,
-                                               which follows the density; for gradients 0 and 1 */
+    double density_end;                /* 0: as `density` */
+    uint64_t density_warm_up;          /* steps from DENSITY_START to density */
+    double beta1, beta2, weight_decay; /* adamw */
+    double update_beta1;               /* of adamw's updates: --beta1, or as advised */
+    double residual_decay;             /* as advised; 1 for gradients */
     uint64_t warm_up;                  /* steps in which the rate rises */
     double lr_floor;                   /* share of lr at which a decay ends */
-    double clip;                       /* largest norm of a rank's gradient; 0: any */
     uint64_t local_steps, local_delay; /* local_steps 0: every step is exchanged */
     double outer_lr, outer_momentum;
-    uint64_t one_bit;                       /* 0: not used; else dense steps before it */
     uint64_t low_rank;                      /* 0: not used */
-    uint64_t save_every;                    /* steps between sets; 0: by time alone */
-    double save_seconds;                    /* between sets; 0: by steps alone */
+    uint64_t save_every;                    /* steps; 0: at the end alone */
     uint64_t record_every;                  /* with `record`: steps */
-    uint64_t govern_every;                  /* steps between decisions */
     double budget_w, pace_max, density_min; /* budget_w 0: no budget */
     bool quiet;
     FILE *report;         /* NULL: the summary goes to stdout as text */

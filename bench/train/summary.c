@@ -2,7 +2,6 @@
  *
  * Records of a run. The meaning of the fields:
  *
- *     ranks        at the end; ranks_gone: that died on the way (--elastic)
  *     steps        of this run; epochs: since the first run, if this one was resumed
  *     time_s       the steps without evaluation and files, slowest rank
  *     phase_s      seconds in all steps, mean over ranks; compute is gradient and optimizer, the
@@ -16,7 +15,6 @@
  *                  ranks; null if unknown or if there are stages
  *     stages       of a pipeline, as in tamis_stage when the budget was last divided, null if it
  *                  never was; density_mean is over the steps
- *     dense_parameters  in the segments that --dense-segments names; density_target is the others'
  *     local_steps  between two exchanges; 0: every step is one. outer_*: of their optimizer
  *     density_*    entries in the result / n, over the exchanges; count_exact: selected == k in
  *                  each. With several stages: the mean over all parameters, and the extremes of a
@@ -25,19 +23,12 @@
  *     dense_bytes_per_step  of a ring or halving all-reduce: 2 * 4 n (P - 1) / P; the largest stage
  *     data_hash    of all samples and of what decides their order; model_hash: of the parameters,
  *                  with stages of the first one's
- *     sets         of states that --states has saved, that failed, and that were due while another
- *                  was being written; copy_s: seconds of this rank's copies; step_s: of all
- *                  that was done between its steps, copies there included; absent without
- *                  --states
  *     a figure that is NaN or infinite is null
  *     metric       test_accuracy of classes, or validation_loss; metric_value: after the last step
  *     validation_loss, train_loss   in nats per sample or character; train_loss is the mean over
  *                  ranks and the last 100 steps
  *     update_scale   factor on the reduced updates in the last step; 1 for gradients
- *     time_s       of a record "shrink": from the first error of this rank to the next step;
- *                  residual_lost_share: of the squares, an estimate
  *     wire_bytes   of a record "step": sent since the run began, by the rank that sent most
- *     clipped_share   share of steps in which --clip shortened a rank's gradient; null without it
  *     energy_*     as bench/common/energy.h says, of all ranks; a step's joules leave out those of
  *                  the phase evaluate
  *     residual_ratio  norm of the residual / norm of what was accumulated, last step, mean over
@@ -45,12 +36,13 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <tamis/overlap.h>
 
 #include "bench/common/device.h"
 #include "bench/common/measure.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
-#include "bench/train/saver.h"
+#include "bench/train/trainer.h"
 
 static double mean(trainer *t, double value) {
     return bench_sum(t->world, value) / t->world->nranks;
@@ -61,42 +53,26 @@ static double sum_stages(trainer *t, double value) {
     return bench_sum(t->world, value) / t->group->nranks;
 }
 
-/* The share of clipped steps, mean over ranks. */
-static json_t *clipped_share(trainer *t) {
-    double steps = t->totals.steps ? (double)t->totals.steps : 1.0;
-    double share = mean(t, (double)t->totals.clipped / steps);
-    return t->settings->clip > 0 ? json_real(share) : json_null();
-}
-
 static void add_optimizer(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     bool momentum = s->optimizer == TRAIN_MOMENTUM, adamw = s->optimizer == TRAIN_ADAMW;
     bool updates = s->reduce == TRAIN_UPDATE;
-    json_t *more = json_pack(
-        "{ss so so so so so so sf ss sI sf so so sf sf sf}", "optimizer",
-        bench_choice(TRAIN_OPTIMIZERS, s->optimizer), "momentum",
-        momentum ? json_real(s->momentum) : json_null(), "nesterov",
-        momentum ? json_boolean(s->nesterov) : json_null(), "beta1",
-        adamw ? json_real(updates ? s->update_beta1 : s->beta1) : json_null(), "beta2",
-        adamw ? json_real(s->beta2) : json_null(), "eps", adamw ? json_real(s->eps) : json_null(),
-        "weight_decay", adamw ? json_real(s->weight_decay) : json_null(), "lr", s->lr, "lr_decay",
-        s->decay == TRAIN_COSINE ? "cosine" : "constant", "warm_up", (json_int_t)s->warm_up,
-        "lr_floor", s->lr_floor, "clip", s->clip > 0 ? json_real(s->clip) : json_null(),
-        "clipped_share", clipped_share(t), "residual_decay", s->residual_decay, "step_scale",
-        s->step_scale > 0 ? s->step_scale : s->advised_scale, "norm_matching", s->norm_matching);
+    json_t *more = json_pack("{ss so so so so sf ss sI sf}", "optimizer",
+                             bench_choice(TRAIN_OPTIMIZERS, s->optimizer), "momentum",
+                             momentum ? json_real(s->momentum) : json_null(), "beta1",
+                             adamw ? json_real(updates ? s->update_beta1 : s->beta1) : json_null(),
+                             "beta2", adamw ? json_real(s->beta2) : json_null(), "weight_decay",
+                             adamw ? json_real(s->weight_decay) : json_null(), "lr", s->lr,
+                             "lr_decay", s->decay == TRAIN_COSINE ? "cosine" : "constant",
+                             "warm_up", (json_int_t)s->warm_up, "lr_floor", s->lr_floor);
     json_object_update_missing(record, more);
     json_decref(more);
 }
 
 static void add_density(const trainer *t, json_t *record) {
     const train_settings *s = t->settings;
-    bool warms = s->density_warm_up > 0, ends = s->density_end > 0.0;
+    bool ends = s->density_end > 0.0;
     json_object_set_new(record, "density_target", json_real(s->density));
-    json_object_set_new(record, "dense_segments",
-                        s->dense_segments ? json_string(s->dense_segments) : json_null());
-    json_object_set_new(record, "dense_parameters",
-                        json_integer((json_int_t)(t->work.length - t->exchange.length)));
-    json_object_set_new(record, "density_start", warms ? json_real(s->density_start) : json_null());
     json_object_set_new(record, "density_warm_up", json_integer((json_int_t)s->density_warm_up));
     json_object_set_new(record, "density_end", ends ? json_real(s->density_end) : json_null());
 }
@@ -105,7 +81,6 @@ static void add_local(const trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     bool local = s->local_steps > 0;
     json_object_set_new(record, "local_steps", json_integer((json_int_t)s->local_steps));
-    json_object_set_new(record, "one_bit", json_integer((json_int_t)s->one_bit));
     json_object_set_new(record, "low_rank", json_integer((json_int_t)s->low_rank));
     json_object_set_new(record, "local_delay", json_integer((json_int_t)s->local_delay));
     json_object_set_new(record, "outer_lr", local ? json_real(s->outer_lr) : json_null());
@@ -117,14 +92,13 @@ static void add_settings(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     double parameters = sum_stages(t, (double)t->work.length);
     json_t *more = json_pack(
-        "{ss ss ss ss sI sI sI ss sI sI sI ss ss sI}", "workload", t->work.kind->name, "device",
-        bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme, "transport",
-        tamis_comm_transport(t->world->comm), "ranks", (json_int_t)t->world->nranks, "ranks_gone",
-        (json_int_t)t->gone, "micro_batches", (json_int_t)s->micro_batches, "reduce",
+        "{ss ss ss ss? ss sI sI ss sI sI sI ss sI}", "workload", t->work.kind->name, "device",
+        bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme, "set", s->set, "transport",
+        tamis_comm_transport(t->world->comm), "ranks", (json_int_t)t->world->nranks,
+        "micro_batches", (json_int_t)s->micro_batches, "reduce",
         s->reduce == TRAIN_UPDATE ? "update" : "gradient", "batch", (json_int_t)s->batch, "seed",
         (json_int_t)s->seed, "parameters", (json_int_t)parameters, "overlap",
-        s->overlap ? "on" : "off", "worker", s->worker == TAMIS_WORKER_THREAD ? "thread" : "caller",
-        "buckets", (json_int_t)exchange_nbuckets(&t->exchange));
+        s->overlap ? "on" : "off", "buckets", (json_int_t)tamis_reducer_nbuckets(t->reducer));
     json_object_update_missing(record, more);
     json_decref(more);
     add_density(t, record);
@@ -139,27 +113,28 @@ static double mean_stages(trainer *t, double density) {
     return sum_stages(t, density * n) / sum_stages(t, n);
 }
 
+static double epochs(const trainer *t) {
+    return (double)t->step / (double)order_epoch_steps(&t->order);
+}
+
 void trainer_report_step(trainer *t, const workload_score *validation) {
     double loss = trainer_loss(t), density = mean_stages(t, t->last.density);
     double sent = bench_max(t->world, (double)t->totals.wire_bytes);
     double value = trainer_metric(t, validation);
     const char *metric = t->work.kind->metric;
-    if (t->world->lost) /* and the sums with it */
-        return;
-    t->reported = t->step;
-    if (!t->report || t->world->rank > 0) /* ranks that are threads share the file */
+    FILE *report = t->settings->report;
+    if (!report || t->world->rank > 0) /* ranks that are threads share the file */
         return;
     json_t *record = bench_report_new("step");
     json_t *more = json_pack(
-        "{sI sf sf so so sf sf sI sf ss so so}", "step", (json_int_t)t->step, "epoch",
-        order_epochs(&t->order, t->step), "lr", trainer_rate(t, t->step), "train_loss",
-        bench_report_number(loss), "validation_loss", bench_report_number(validation->loss),
-        "density", density, "update_scale", t->last.update_scale, "wire_bytes", (json_int_t)sent,
-        "time_s", t->totals.time_s, "metric", metric, "metric_value", bench_report_number(value),
-        metric, bench_report_number(value));
+        "{sI sf sf so so sf sf sI sf ss so so}", "step", (json_int_t)t->step, "epoch", epochs(t),
+        "lr", trainer_rate(t, t->step), "train_loss", bench_report_number(loss), "validation_loss",
+        bench_report_number(validation->loss), "density", density, "update_scale",
+        t->last.update_scale, "wire_bytes", (json_int_t)sent, "time_s", t->totals.time_s, "metric",
+        metric, "metric_value", bench_report_number(value), metric, bench_report_number(value));
     json_object_update(record, more);
     json_decref(more);
-    bench_report_write(t->report, record);
+    bench_report_write(report, record);
 }
 
 static json_t *phases(trainer *t) {
@@ -228,17 +203,8 @@ static void add_hashes(const trainer *t, json_t *record) {
     add_hash(record, "model_hash", trainer_model_hash(t));
 }
 
-static void add_sets(const saver *s, json_t *record) {
-    if (!s->folder)
-        return;
-    json_object_set_new(record, "sets",
-                        json_pack("{sI sI sI sf sf}", "saved", (json_int_t)s->saved, "failed",
-                                  (json_int_t)s->failed, "left_out", (json_int_t)s->left_out,
-                                  "copy_s", s->copy_s, "step_s", s->step_s));
-}
-
 /* Collective: every rank builds the record, the first one writes it. */
-static json_t *summary(trainer *t, const saver *sets) {
+static json_t *summary(trainer *t) {
     const train_totals *a = &t->totals;
     double exchanges = a->exchanges ? (double)a->exchanges : 1.0;
     double steps = a->steps ? (double)a->steps : 1.0, p = t->group->nranks;
@@ -258,9 +224,9 @@ static json_t *summary(trainer *t, const saver *sets) {
     json_t *more = json_pack(
         "{sf sf sf sb sI sf sf so so sf sf sf ss so so so sb so sI sf}", "density_mean", density,
         "density_max", density_max, "density_min", density_min, "count_exact", exact > 0, "steps",
-        (json_int_t)a->steps, "epochs", order_epochs(&t->order, t->step), "time_s", time, "phase_s",
-        phases(t), "stages", stages(t), "exposed_s", exposed, "wire_bytes_per_step", wire,
-        "dense_bytes_per_step", dense_wire, "metric", t->work.kind->metric, "metric_value",
+        (json_int_t)a->steps, "epochs", epochs(t), "time_s", time, "phase_s", phases(t), "stages",
+        stages(t), "exposed_s", exposed, "wire_bytes_per_step", wire, "dense_bytes_per_step",
+        dense_wire, "metric", t->work.kind->metric, "metric_value",
         bench_report_number(trainer_metric(t, &validation)), "validation_loss",
         bench_report_number(validation.loss), "train_loss", bench_report_number(loss),
         "replicas_identical", identical, "residual_ratio", residual_ratio(t), "rescans",
@@ -269,7 +235,6 @@ static json_t *summary(trainer *t, const saver *sets) {
     json_decref(more);
     add_straggler(t, record);
     add_hashes(t, record);
-    add_sets(sets, record);
     add_energy(t, record);
     return record;
 }
@@ -293,25 +258,12 @@ static void print_text(const char *metric, const json_t *record) {
                                 : "NOT identical");
 }
 
-void trainer_report_stopped(trainer *t, int signal) {
-    if (!bench_end(t->world))
-        return;
-    json_t *record = bench_report_new("stopped");
-    json_object_set_new(record, "step", json_integer((json_int_t)t->step));
-    json_object_set_new(record, "signal", json_integer(signal));
-    add_hashes(t, record);
-    bench_report_write(t->world->rank == 0 ? t->report : NULL, record);
-}
-
-bool trainer_report_summary(trainer *t, const saver *sets) {
-    json_t *record = summary(t, sets);
-    if (!bench_end(t->world)) { /* there will be another one */
-        json_decref(record);
-        return true;
-    }
-    if (t->world->rank == 0 && !t->report)
+bool trainer_report_summary(trainer *t) {
+    json_t *record = summary(t);
+    FILE *report = t->world->rank == 0 ? t->settings->report : NULL;
+    if (t->world->rank == 0 && !report)
         print_text(t->work.kind->metric_text, record);
     bool identical = json_is_true(json_object_get(record, "replicas_identical"));
-    bench_report_write(t->world->rank == 0 ? t->report : NULL, record);
+    bench_report_write(report, record);
     return identical;
 }

@@ -21,9 +21,10 @@ static void report_phase(void *context, const tamis_phase_event *event) {
     tamis_energy_on_phase(t->energy.meter, event);
 }
 
-static void open_exchange(trainer *t) {
+static void open_reducer(trainer *t) {
     tamis_update update = optimizer_as_update(t->settings);
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_layout *layout;
     config.scheme = t->settings->scheme;
     config.density = t->settings->density;
     config.density_max = density_most(t->settings);
@@ -31,15 +32,16 @@ static void open_exchange(trainer *t) {
     config.output = t->sparse ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
     config.device = t->device;
     config.bucket_length = t->settings->bucket_length;
-    config.worker = (tamis_worker)t->settings->worker;
-    config.value_codec = (tamis_value_codec)t->settings->values;
-    config.sum_codec = (tamis_value_codec)t->settings->sum_values;
     config.residual_decay = t->dense ? 1.0 : t->settings->residual_decay;
     config.update = t->settings->reduce == TRAIN_UPDATE ? &update : NULL;
     config.on_phase = report_phase;
     config.on_phase_context = t;
     bench_reducer_set(t->settings->set, train_own_options, &config, config.update ? &update : NULL);
-    exchange_open(t->group, t->settings, &t->work, t->apart, &config, t->grad, &t->exchange);
+    bench_try(t->group, tamis_layout_create(t->work.segments, (uint32_t)t->work.nsegments, &layout),
+              "cannot create a layout");
+    bench_try(t->group, tamis_reducer_create(t->group->comm, layout, &config, &t->reducer),
+              "cannot create a reducer");
+    tamis_layout_destroy(layout);
 }
 
 /* Correct and slow: gradient and result go through host memory in every step. */
@@ -64,11 +66,10 @@ static void close_device(trainer *t) {
 /* Records steps 0, every, 2 every, ... before `end`. */
 static void open_recording(trainer *t) {
     const train_settings *s = t->settings;
-    uint64_t end = s->stop && s->stop < t->steps ? s->stop : t->steps;
     if (!s->record)
         return;
     bench_recording_create(t->group, s->record, t->work.segments, t->work.nsegments,
-                           (end + s->record_every - 1) / s->record_every, s->record_every,
+                           (t->steps + s->record_every - 1) / s->record_every, s->record_every,
                            &t->recording);
 }
 
@@ -76,41 +77,6 @@ static void record(trainer *t) {
     uint64_t every = t->settings->record_every;
     if (t->settings->record && t->step % every == 0)
         bench_recording_put(t->group, &t->recording, t->step / every, t->grad);
-}
-
-/* -- the last step ---------------------------------------------------------------------------- */
-
-static void open_keep(trainer *t) {
-    if (!t->settings->elastic)
-        return;
-    t->before.params = bench_alloc(t->work.length, sizeof(float));
-    for (size_t i = 0; i < t->optimizer.nstates; i++)
-        t->before.states[i] = bench_alloc(t->work.length, sizeof(float));
-}
-
-static void close_keep(trainer *t) {
-    free(t->before.params);
-    for (size_t i = 0; i < t->optimizer.nstates; i++)
-        free(t->before.states[i]);
-}
-
-static void keep_last(trainer *t) {
-    size_t bytes = t->work.length * sizeof(float);
-    if (!t->before.params)
-        return;
-    t->before.step = t->step;
-    memcpy(t->before.params, t->params, bytes);
-    for (size_t i = 0; i < t->optimizer.nstates; i++)
-        memcpy(t->before.states[i], t->optimizer.states[i], bytes);
-}
-
-void trainer_roll_back(trainer *t) {
-    size_t bytes = t->work.length * sizeof(float);
-    memcpy(t->params, t->before.params, bytes);
-    for (size_t i = 0; i < t->optimizer.nstates; i++)
-        memcpy(t->optimizer.states[i], t->before.states[i], bytes);
-    t->step = t->before.step;
-    t->totals.steps--;
 }
 
 /* -- the life of a trainer -------------------------------------------------------------------- */
@@ -134,13 +100,11 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     uint32_t ranks = world->nranks / (uint32_t)settings->stages;
     uint64_t together = ranks * settings->batch;
     *out = (trainer){.settings = settings, .data = data, .world = world};
-    out->report = settings->report;
     if (count < together) /* fail before memory is allocated */
         bench_fail(world, "%u ranks with batch %llu need more than the %zu samples available",
                    ranks, (unsigned long long)settings->batch, count);
     out->dense = train_is_dense(settings);
-    out->sparse = settings->optimizer == TRAIN_SGD && !out->dense && !settings->dense_segments &&
-                  settings->local_steps == 0;
+    out->sparse = settings->optimizer == TRAIN_SGD && !out->dense && settings->local_steps == 0;
     out->totals.count_exact = true;
     out->totals.density_min = INFINITY;
 
@@ -151,42 +115,35 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
         settings->steps ? settings->steps : settings->epochs * order_epoch_steps(&out->order);
 
     check_data(out);
-    out->apart = exchange_choose(out->group, settings, &out->work);
-    optimizer_open(settings, out->work.length, out->apart, &out->optimizer);
+    optimizer_open(settings, out->work.length, &out->optimizer);
     out->params = bench_alloc(out->work.length, sizeof(float));
     out->grad = bench_alloc(out->work.length, sizeof(float));
     out->work.kind->init(&out->work, settings->seed, out->params);
-    open_keep(out);
     open_device(out);
     out->trace = settings->trace ? bench_trace_open(world) : NULL;
     bench_energy_files files = {settings->energy_log, settings->intensity};
     bench_energy_open(world, &files, &out->energy);
     govern_open(settings, world, &out->governor);
-    open_exchange(out);
-    local_steps_open(out->group, settings, &out->work, out->exchange.reducer, out->params,
-                     &out->local);
-    one_bit_open(out->group, settings, &out->work, &out->one_bit);
+    open_reducer(out);
+    low_rank_open(out->group, &out->work, settings->low_rank, settings->seed, &out->low_rank);
+    local_steps_open(out->group, settings, &out->work, out->reducer, out->params, &out->local);
     open_recording(out);
 }
 
 void trainer_close(trainer *t) {
-    if (t->report != t->settings->report)
-        bench_report_close(t->report, 0);
     if (t->settings->record)
         bench_recording_close(&t->recording);
-    one_bit_close(&t->one_bit);
     local_steps_close(&t->local);
-    exchange_close(&t->exchange);
+    low_rank_close(&t->low_rank);
+    tamis_reducer_destroy(t->reducer);
     govern_close(&t->governor, t->energy.group);
     bench_energy_close(&t->energy);
     bench_trace_close(t->trace, t->settings->trace_file);
     close_device(t);
-    close_keep(t);
     order_close(&t->order);
     free(t->grad);
     free(t->params);
     optimizer_close(&t->optimizer);
-    free(t->apart);
     pipeline_close(&t->pipeline);
 }
 
@@ -222,8 +179,7 @@ static void keep_gradient(void *context) {
     trainer *t = context;
     tamis_step step = step_of(t);
     double begin = begin_ready(t);
-    bench_try(t->group, tamis_reducer_accumulate(t->exchange.reducer, &step),
-              "gradient of a micro-batch");
+    bench_try(t->group, tamis_reducer_accumulate(t->reducer, &step), "gradient of a micro-batch");
     end_ready(t, begin);
 }
 
@@ -234,7 +190,7 @@ static void layer_ready(void *context, size_t layer) {
     const uint32_t *first = t->work.layer_first + layer;
     double begin = begin_ready(t);
     for (uint32_t i = first[1]; i-- > first[0];)
-        exchange_ready(&t->exchange, i, &step);
+        bench_try(t->group, tamis_reducer_ready(t->reducer, i, &step), "gradient of a layer");
     end_ready(t, begin);
 }
 
@@ -264,21 +220,25 @@ static void reduce(trainer *t) {
     size_t bytes = t->work.length * sizeof(float);
     bool elsewhere = t->device != TAMIS_DEVICE_CPU;
     tamis_step step = step_of(t);
-    if (t->local.handle || one_bit_begins(&t->one_bit, t->settings, t->step))
+    if (t->local.handle)
         return;
+    if (t->low_rank.rank) {
+        low_rank_reduce(&t->low_rank, t->grad);
+        return;
+    }
     if (elsewhere)
         bench_device_write(t->device, t->grad, bytes, t->device_grad);
     if (!t->settings->overlap)
-        exchange_start(&t->exchange, &step);
-    pipeline_watch(&t->pipeline, t->step, t->exchange.reducer, t->trace);
-    exchange_wait(&t->exchange);
+        bench_try(t->group, tamis_reducer_start(t->reducer, &step), "start of a step");
+    pipeline_watch(&t->pipeline, t->step, t->reducer, t->trace);
+    bench_try(t->group, tamis_reducer_wait(t->reducer), "end of a step");
     if (elsewhere && !t->sparse)
         bench_device_read(t->device, t->device_grad, bytes, t->grad);
 }
 
 static tamis_result sparse_result(trainer *t) {
     tamis_result result = TAMIS_RESULT_INIT;
-    bench_try(t->group, tamis_reducer_result(t->exchange.reducer, &result), "result of a step");
+    bench_try(t->group, tamis_reducer_result(t->reducer, &result), "result of a step");
     if (result.memory == TAMIS_DEVICE_CPU)
         return result;
     bench_device_read(result.memory, result.indices, result.count * sizeof *t->indices, t->indices);
@@ -290,10 +250,6 @@ static tamis_result sparse_result(trainer *t) {
 
 static void update(trainer *t) {
     optimizer_pace pace = {t->step, (float)trainer_rate(t, t->step)};
-    if (one_bit_begins(&t->one_bit, t->settings, t->step)) {
-        one_bit_step(&t->one_bit, &t->optimizer, &pace, t->grad, t->params);
-        return;
-    }
     if (t->sparse) {
         tamis_result r = sparse_result(t);
         optimizer_update_sparse(pace.rate, r.indices, r.values, r.count, t->params);
@@ -311,8 +267,11 @@ static void count_density(train_totals *totals, double density) {
 
 static void count_exchange(trainer *t) {
     train_totals *totals = &t->totals;
-    exchange_stats(&t->exchange, &t->last);
     const tamis_stats *stats = &t->last;
+    t->last = (tamis_stats)TAMIS_STATS_INIT;
+    bench_try(t->group, tamis_reducer_stats(t->reducer, &t->last), "statistics of a step");
+    if (t->low_rank.rank)
+        low_rank_stats(&t->low_rank, &t->last);
     count_density(totals, stats->density);
     totals->accumulate_s += stats->accumulate_s;
     totals->select_s += stats->select_s;
@@ -323,7 +282,7 @@ static void count_exchange(trainer *t) {
     totals->count_exact = totals->count_exact && stats->selected == stats->target;
 }
 
-/* With local steps most steps exchange nothing; momenta of one bit travel without a reducer. */
+/* With local steps most steps exchange nothing. */
 static void count_sent(trainer *t) {
     if (t->local.handle) {
         local_steps_news news = local_steps_count(&t->local);
@@ -332,8 +291,6 @@ static void count_sent(trainer *t) {
         else if (news.ended)
             count_exchange(t);
         t->last.wire_bytes = news.wire_bytes;
-    } else if (one_bit_begins(&t->one_bit, t->settings, t->step - 1)) {
-        t->last.wire_bytes = t->one_bit.wire_bytes;
     } else {
         count_exchange(t);
     }
@@ -350,18 +307,10 @@ static void count_step(trainer *t, double loss, const double at[5]) {
     tamis_energy_step(t->energy.meter, &t->last);
 }
 
-/* Clip the rank's own gradient, for dense schemes too, so that runs differ only in the scheme. */
-static void clip(trainer *t) {
-    double limit = t->settings->clip;
-    if (limit > 0.0)
-        t->totals.clipped += optimizer_clip(limit, t->work.length, t->grad) > limit;
-}
-
 static void move_density(trainer *t) {
     double density = density_at(t->settings, t->step, t->steps);
     if (density_moves(t->settings))
-        bench_try(t->group, tamis_reducer_set_density(t->exchange.reducer, density),
-                  "density of a step");
+        bench_try(t->group, tamis_reducer_set_density(t->reducer, density), "density of a step");
 }
 
 void trainer_step(trainer *t) {
@@ -369,14 +318,10 @@ void trainer_step(trainer *t) {
     at[0] = bench_now_s();
     move_density(t);
     double loss = compute(t);
-    clip(t);
     record(t);
     at[1] = bench_now_s();
     reduce(t);
     at[2] = bench_now_s();
-    if (t->world->lost)
-        return;
-    keep_last(t);
     tamis_energy_begin(t->energy.meter, TAMIS_ENERGY_OPTIMIZER);
     update(t);
     tamis_energy_end(t->energy.meter, TAMIS_ENERGY_OPTIMIZER);
@@ -387,8 +332,8 @@ void trainer_step(trainer *t) {
     bench_trace_add(t->trace, "optimizer", t->step, BENCH_PART_STEP, 0, at[2], at[3]);
     t->step++;
     count_step(t, loss, at);
-    pipeline_balance(&t->pipeline, t->step, t->exchange.reducer);
-    govern_step(&t->governor, &t->energy, t->step, t->exchange.reducer);
+    pipeline_balance(&t->pipeline, t->step, t->reducer);
+    govern_step(&t->governor, &t->energy, t->step, t->reducer);
     t->totals.time_s += bench_now_s() - at[0];
 }
 

@@ -11,10 +11,9 @@
 #include "bench/common/energy.h"
 #include "bench/common/recording.h"
 #include "bench/common/trace.h"
-#include "bench/train/exchange.h"
 #include "bench/train/govern.h"
 #include "bench/train/local_steps.h"
-#include "bench/train/one_bit.h"
+#include "bench/train/low_rank.h"
 #include "bench/train/optimizer.h"
 #include "bench/train/order.h"
 #include "bench/train/pipeline.h"
@@ -34,15 +33,9 @@ typedef struct train_totals {
     double accumulate_s, select_s, exchange_s, apply_s, wait_s; /* as tamis_stats counts them */
     double density_sum, density_min, density_max;
     double losses[TRAIN_LOSSES]; /* of the last steps, a ring buffer */
-    uint64_t steps, exchanges, wire_bytes, rescans, clipped;
+    uint64_t steps, exchanges, wire_bytes, rescans;
     bool count_exact; /* selected == k in every step */
 } train_totals;
-
-/** What the last step has changed, as it was before. */
-typedef struct keep {
-    uint64_t step;
-    float *params, *states[OPTIMIZER_STATES]; /* NULL: not kept */
-} keep;
 
 typedef struct trainer {
     const train_settings *settings;
@@ -52,10 +45,9 @@ typedef struct trainer {
     pipeline pipeline;
     workload work;
     optimizer optimizer;
-    exchange exchange;
+    tamis_reducer *reducer;
+    low_rank low_rank; /* if used, the reducer rests */
     local_steps local;
-    one_bit one_bit;
-    bool *apart; /* [segments]: exchanged dense; NULL: none is */
     float *params, *grad;
     tamis_device device; /* of the reducer */
     void *device_grad;   /* the gradient where the reducer works; CPU: grad itself */
@@ -72,24 +64,15 @@ typedef struct trainer {
     govern governor;
     bench_recording recording; /* with settings.record only */
     train_totals totals;
-    tamis_stats last;  /* of the last step */
-    keep before;       /* with settings.elastic only */
-    uint64_t gone;     /* ranks that died, with settings.elastic */
-    uint64_t reported; /* step of the last validation whose record rank 0 has written */
-    bool missed;       /* the one of this step, as a rank died */
-    FILE *report;      /* NULL: the summary goes to stdout as text */
+    tamis_stats last; /* of the last step */
 } trainer;
 
 void trainer_open(bench_group *world, const train_settings *settings, const workload_data *data,
                   trainer *out);
 void trainer_close(trainer *t);
 
-/** One step: gradient, clipping, exchange, optimizer. If the group is lost on the way, the model
- * stays as it was, and the step is not counted. */
+/** One step: gradient, exchange, optimizer. */
 void trainer_step(trainer *t);
-
-/** Roll back the last step, which other ranks have not made. With settings.elastic only. */
-void trainer_roll_back(trainer *t);
 
 double trainer_rate(const trainer *t, uint64_t step);
 
@@ -116,17 +99,9 @@ bool trainer_replicas_identical(trainer *t);
 /** End all ranks if the parameters differ; collective. */
 void trainer_check_replicas(trainer *t);
 
-/* checkpoint.c: a file per rank, PREFIX.rankR.state; load also with another number of ranks */
-void trainer_save(trainer *t, const char *prefix);
-void trainer_save_check(trainer *t, const char *prefix); /* whether it could be written */
-void trainer_load(trainer *t, const char *prefix);
-
-struct saver;
-
 /* summary.c */
 void trainer_report_step(trainer *t, const workload_score *validation);
 /** @return whether the replicas are identical */
-bool trainer_report_summary(trainer *t, const struct saver *sets);
-void trainer_report_stopped(trainer *t, int signal);
+bool trainer_report_summary(trainer *t);
 
 #endif

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench/train/workload.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/train/kinds.h"
-
-/* In the order of TRAIN_WORKLOADS. */
-static const workload_kind *const kinds[] = {&workload_mlp, &workload_cnn, &workload_lm};
-
-const workload_kind *workload_find(int index) {
-    return kinds[index];
-}
+#include "bench/common/measure.h"
 
 /* What follows the last slash; a long one loses its beginning. */
 static void name_data(const char *path, char out[WORKLOAD_NAME]) {
@@ -49,4 +43,28 @@ void workload_close(workload *w) {
     free(w->names);
     free(w->columns);
     free(w->segments);
+}
+
+void workload_reserve(workload *w, size_t nsegments, size_t nlayers) {
+    w->segments = bench_alloc(nsegments, sizeof *w->segments);
+    w->columns = bench_alloc(nsegments, sizeof *w->columns);
+    w->names = bench_alloc(nsegments, sizeof *w->names);
+    w->layer_first = bench_alloc(nlayers + 1, sizeof *w->layer_first);
+}
+
+void workload_end_layer(workload *w) {
+    w->nlayers++;
+    w->layer_first[w->nlayers] = (uint32_t)w->nsegments;
+}
+
+size_t workload_add(workload *w, size_t length, size_t columns, const char *name, ...) {
+    size_t i = w->nsegments++, offset = w->length;
+    va_list args;
+    va_start(args, name);
+    vsnprintf(w->names[i], sizeof w->names[i], name, args);
+    va_end(args);
+    w->segments[i] = (tamis_segment){w->names[i], length};
+    w->columns[i] = columns;
+    w->length += length;
+    return offset;
 }

@@ -133,8 +133,20 @@ struct workload_kind {
     float *(*output)(const workload *w, size_t slot, size_t *width);
 };
 
+/** 784 inputs, hidden layers with ReLU, 10 classes; the only one that a pipeline can divide. */
+extern const workload_kind workload_mlp;
+
+/** Two convolutions and a linear layer, on the same images. */
+extern const workload_kind workload_cnn;
+
+/** A small transformer that predicts the next character of a text. */
+extern const workload_kind workload_lm;
+
 /** The kind that --workload names by its index in TRAIN_WORKLOADS. */
-const workload_kind *workload_find(int index);
+static inline const workload_kind *workload_find(int index) {
+    const workload_kind *const kinds[] = {&workload_mlp, &workload_cnn, &workload_lm};
+    return kinds[index];
+}
 
 /** Read the data, hash and name them. On failure `error` holds a message. */
 bool workload_load(const workload_kind *kind, const train_settings *settings, workload_data *out,

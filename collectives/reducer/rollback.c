@@ -206,13 +206,18 @@ tamis_status tam_rollback_skip(tamis_reducer *r) {
 
 /* -- states ----------------------------------------------------------------------------------- */
 
+/* Without a step to roll back the lists are of no use, and what they hold is not the same in a run
+ * that has loaded a state. */
 void tam_rollback_pack(const tamis_reducer *r, void *record) {
     tam_rollback *own = record;
-    memcpy(record, r->rollback, tam_rollback_bytes(r));
+    size_t bytes = tam_rollback_bytes(r), at = lists_at(r);
+    memcpy(record, r->rollback, bytes);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         if (r->buckets[i].rollback_is_long && own->state == TAM_ROLLBACK_POSSIBLE)
             own->state = TAM_ROLLBACK_TOO_LONG;
     }
+    if (own->state != TAM_ROLLBACK_POSSIBLE)
+        memset((char *)record + at, 0, bytes - at);
 }
 
 void tam_rollback_take(tamis_reducer *r, const void *record, size_t bytes) {

@@ -79,7 +79,7 @@ class Rows(unittest.TestCase):
         named = {name for name, args in rows.items() if "--beta1" in args}
         self.assertEqual(named, {"tamis 3.3 % bf16, beta1 0.9", "tamis 3.3 % bf16, beta1 0",
                                  "tamis 2 % fp4", "topk 0.375 %, updates"})
-        self.assertTrue(all("--step-scale" not in args for args in rows.values()))
+        self.assertTrue(all("update.scale" not in " ".join(args) for args in rows.values()))
 
     def test_longer_runs_have_the_rate_that_was_tuned_and_all_seeds(self):
         runs = Valley(0.005)
@@ -135,7 +135,7 @@ class Program(unittest.TestCase):
         with open(text, "w", encoding="utf-8") as out:
             out.write("the quick brown fox jumps over the lazy dog, and over it again. " * 40)
         with open(program, "w", encoding="utf-8") as out:
-            out.write(f'#!/bin/sh\necho run >>"{folder}/log"\nexec "{TRAIN}" "$@" --stop 2 --data '
+            out.write(f'#!/bin/sh\necho run >>"{folder}/log"\nexec "{TRAIN}" "$@" --steps 2 --data '
                       f'"{text}" --layers 1 --width 40 --heads 2 --context 8 {" ".join(more)}\n')
         os.chmod(program, os.stat(program).st_mode | stat.S_IXUSR)
         return program
@@ -174,7 +174,7 @@ class Program(unittest.TestCase):
     def test_a_run_that_diverges_is_a_result_and_another_failure_is_not(self):
         workload = fidelity.Workload("lm", "momentum", 0, 20, (), 0.0)
         with tempfile.TemporaryDirectory() as folder:
-            runs = fidelity.Runs(self.program(folder, "--stop 20"), folder, True)
+            runs = fidelity.Runs(self.program(folder, "--steps 20"), folder, True)
             self.assertEqual(runs.records(workload, DENSE, 1e6, 1),
                              [dict(fidelity.DIVERGED, steps=20)])
         with tempfile.TemporaryDirectory() as folder:

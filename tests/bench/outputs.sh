@@ -31,7 +31,7 @@ expect 1 "^/dev/full cannot be written: No space left on device; records are mis
 expect 1 "^rank 0: the trace could not be written: No space left on device" \
     "${small[@]}" --trace /dev/full
 expect 1 "^rank 0: a decision could not be written: No space left on device" \
-    "${small[@]}" --budget 50 --govern-every 5 --decisions /dev/full
+    "${small[@]}" --steps 100 --budget 50 --decisions /dev/full
 full() { # command...: with nowhere to print
     "$@" 2>&1 >/dev/full
 }

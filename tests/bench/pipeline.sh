@@ -69,7 +69,7 @@ sent=$(grep -o '{"stage":[^}]*}' <<<"$record" | while read -r stage; do
 done | awk '{ sum += $1 * $2; stages++ } END { if (stages == 2) print sum }')
 near "entries of both stages, and of the budget" "$sent" \
     "$(awk -v n="$parameters" 'BEGIN { print int(0.05 * n) }')" 1
-record=$(summary 4 $few $staged --balance-every 0)
+record=$(summary 4 --steps 19 --lr 0.01 $staged)
 [ "$(field stages <<<"$record")" = null ] || fail "stages that were never balanced have figures"
 
 refused() { # what the sentence says, options

@@ -53,7 +53,7 @@ expect 1 "rank 1: the ranks were given different data: this rank has 60 training
 
 # Replicas that differ: rank 1 goes on from the file of another run.
 save() { # name, learning rate
-    bash "$mpirun" 2 60 "${one[@]}" --stop 10 --lr "$2" --save "$dir/$1" >"$dir/out" 2>&1 ||
+    bash "$mpirun" 2 60 "${one[@]}" --steps 10 --lr "$2" --save "$dir/$1" >"$dir/out" 2>&1 ||
         fail "status $?: $(tail -n 2 "$dir/out")"
 }
 save slow 0.01

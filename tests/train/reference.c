@@ -179,13 +179,12 @@ static double window_loss(const train_settings *s, const double *p, size_t vocab
     }
     for (size_t l = 0; l < s->layers; l++)
         at = block(s, at, h);
-    const double *head = s->head == TRAIN_TIED ? token : at + 2 * d;
     for (size_t t = 0; t < s->context; t++) {
         layer_norm(at, d, h + t * d, x);
         memset(scores, 0, sizeof scores);
         for (size_t v = 0; v < vocabulary; v++) {
             for (size_t i = 0; i < d; i++)
-                scores[v] += head[v * d + i] * x[i];
+                scores[v] += token[v * d + i] * x[i];
         }
         loss += cross_entropy(scores, vocabulary, tokens[t + 1]) / (double)s->context;
     }

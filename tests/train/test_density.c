@@ -11,7 +11,7 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-static const train_settings usual = {.density = 0.01, .density_start = 0.25};
+static const train_settings usual = {.density = 0.01};
 
 static void density_stays_unless_told(void **state) {
     (void)state;

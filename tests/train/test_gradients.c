@@ -20,7 +20,6 @@
 
 #include "bench/common/random.h"
 #include "bench/train/images.h"
-#include "bench/train/kinds.h"
 #include "tests/train/reference.h"
 
 enum { BATCH = 3, SAMPLES = 8 };
@@ -235,10 +234,9 @@ static void lm_gradient_is_the_difference(void **state) {
     check_gradients(&workload_lm, &small_lm);
 }
 
-static void lm_gradient_with_a_head_of_its_own(void **state) {
+static void lm_gradient_of_one_block_with_one_head(void **state) {
     (void)state;
     train_settings s = small_lm;
-    s.head = TRAIN_SEPARATE;
     s.layers = 1;
     s.heads = 1;
     check_gradients(&workload_lm, &s);
@@ -266,7 +264,7 @@ int main(void) {
         cmocka_unit_test(mlp_gradient_is_the_difference),
         cmocka_unit_test(cnn_gradient_is_the_difference),
         cmocka_unit_test(lm_gradient_is_the_difference),
-        cmocka_unit_test(lm_gradient_with_a_head_of_its_own),
+        cmocka_unit_test(lm_gradient_of_one_block_with_one_head),
         cmocka_unit_test(lm_has_the_parameters_of_its_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,7 +13,6 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-#include "bench/train/kinds.h"
 #include "bench/train/text.h"
 
 static char path[] = "/tmp/tamis_text_XXXXXX";

@@ -32,13 +32,16 @@ static void make_samples(const overlap_run *run, idx_set *out) {
 
 static void open_run(bench_group *group, const overlap_settings *s, overlap_run *out) {
     *out = (overlap_run){.group = group, .settings = s};
-    mlp_open(overlap_shape(s), 0, s->depth + 1, s->batch, 1, &out->model);
+    train_settings shape = overlap_shape(s);
+    const workload_part whole = {0, s->depth + 1, s->batch, 1};
+    out->data = (workload_data){.content = out->samples};
+    workload_open(&workload_mlp, &shape, &out->data, &whole, &out->model);
     out->params = bench_alloc(out->model.length, sizeof(float));
     out->copy = bench_alloc(out->model.length, sizeof(float));
     out->grad = bench_alloc(out->model.length, sizeof(float));
     out->sum = bench_alloc(out->model.length, sizeof(float));
-    mlp_init(&out->model, s->seed, out->params);
-    make_samples(out, &out->samples);
+    workload_mlp.init(&out->model, s->seed, out->params);
+    make_samples(out, &out->samples[WORKLOAD_TRAIN]);
     overlap_open_variants(out);
     out->measured = bench_alloc(out->nvariants * s->rounds, sizeof *out->measured);
     out->wrong = bench_alloc(out->nvariants, sizeof *out->wrong);
@@ -48,13 +51,13 @@ static void close_run(overlap_run *run) {
     free(run->wrong);
     free(run->measured);
     overlap_close_variants(run);
-    free(run->samples.labels);
-    free(run->samples.images);
+    free(run->samples[WORKLOAD_TRAIN].labels);
+    free(run->samples[WORKLOAD_TRAIN].images);
     free(run->sum);
     free(run->grad);
     free(run->copy);
     free(run->params);
-    mlp_close(&run->model);
+    workload_close(&run->model);
 }
 
 /* The variants take turns in being first, so that caches left by the one before favour none. */
@@ -64,7 +67,8 @@ static void play_round(overlap_run *run, uint64_t round) {
     overlap_sample sample;
     for (size_t i = 0; i < run->nvariants; i++) {
         size_t at = (i + round) % run->nvariants;
-        mlp_take(&run->model, 0, &run->samples, NULL, round % BATCHES * s->batch, s->batch);
+        workload_mlp.take(&run->model, 0, WORKLOAD_TRAIN, NULL, round % BATCHES * s->batch,
+                          s->batch);
         hashes[at] = overlap_step(run, &run->variants[at], &sample);
         if (round >= s->warmup)
             run->measured[at * s->rounds + round - s->warmup] = sample;

@@ -14,6 +14,7 @@
 
 #include "bench/common/group.h"
 #include "bench/lab/overlap/settings.h"
+#include "bench/train/images.h"
 
 typedef enum overlap_kind {
     OVERLAP_COMPUTE, /* no exchange: update with the rank's own gradient */
@@ -55,8 +56,9 @@ typedef struct overlap_sample {
 typedef struct overlap_run {
     bench_group *group;
     const overlap_settings *settings;
-    mlp model;
-    idx_set samples;
+    workload model;
+    workload_data data;
+    idx_set samples[2];                /* of its sets; the second is empty */
     float *params, *copy, *grad, *sum; /* [model.length] */
     overlap_variant variants[OVERLAP_VARIANTS];
     size_t nvariants;

@@ -34,7 +34,8 @@ static void read_plans(overlap_settings *s) {
 }
 
 static void check_settings(overlap_settings *s) {
-    mlp_check_shape(overlap_shape(s));
+    train_settings shape = overlap_shape(s);
+    workload_mlp.check(&shape);
     s->ndensities =
         bench_parse_list("density", s->density_list, 0.0, 1.0, OVERLAP_DENSITIES, s->densities);
     for (size_t i = 0; i < s->ndensities; i++)
@@ -60,7 +61,7 @@ void overlap_settings_read(int argc, char **argv, overlap_settings *out) {
     };
     const bench_option options[] = {
         {"hidden", 0, BENCH_COUNT, &out->hidden, "N", 1, 65536, "width of the hidden layers"},
-        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MAX_DEPTH, "number of hidden layers"},
+        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, TRAIN_MAX_DEPTH, "number of hidden layers"},
         {"batch", 0, BENCH_COUNT, &out->batch, "N", 1, 65536, "samples per rank and step"},
         {"density", 0, BENCH_TEXT, &out->density_list, "D[,D...]", 0, 0,
          "densities of the sparse steps"},

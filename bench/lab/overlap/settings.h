@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "bench/train/mlp.h"
+#include "bench/train/workload.h"
 
 enum { OVERLAP_DENSITIES = 8, OVERLAP_PLANS = 16, OVERLAP_PLANNED = 0 };
 enum { OVERLAP_CALLER = 0, OVERLAP_THREAD = 1, OVERLAP_BOTH = 2 };
@@ -26,8 +26,9 @@ typedef struct overlap_settings {
     FILE *report, *table; /* first rank only; table is stderr when the records go to stdout */
 } overlap_settings;
 
-static inline mlp_shape overlap_shape(const overlap_settings *s) {
-    return (mlp_shape){s->hidden, s->depth};
+/** The shape of its mlp. */
+static inline train_settings overlap_shape(const overlap_settings *s) {
+    return (train_settings){.hidden = s->hidden, .depth = s->depth};
 }
 
 /** Parse and check. Ends the process on wrong usage. */

@@ -112,10 +112,10 @@ uint64_t overlap_step(overlap_run *run, overlap_variant *v, overlap_sample *out)
     *out = (overlap_sample){0};
     bench_barrier(run->group);
     double cpu = cpu_now_s(), begin = bench_now_s();
-    mlp_forward(&run->model, run->params, 0);
-    mlp_loss(&run->model, 0);
-    mlp_backward(&run->model, run->params, 0, false, run->grad, v->overlapped ? layer_done : NULL,
-                 &h);
+    workload_mlp.forward(&run->model, run->params, 0);
+    workload_mlp.loss(&run->model, 0);
+    workload_mlp.backward(&run->model, run->params, 0, false, run->grad,
+                          v->overlapped ? layer_done : NULL, &h);
     out->calls = h.seconds;
     exchange(run, v, &h.step, out);
     update(run, v);

@@ -31,7 +31,7 @@ static uint64_t bucket_length(const overlap_run *run, const tamis_segment *segme
         return TAMIS_BUCKETS_PLANNED;
     while (high - low > 1) {
         uint64_t middle = low + (high - low) / 2;
-        if (count_buckets(segments, 2 * run->model.count, middle) >= plan)
+        if (count_buckets(segments, run->model.nsegments, middle) >= plan)
             low = middle;
         else
             high = middle;
@@ -42,7 +42,7 @@ static uint64_t bucket_length(const overlap_run *run, const tamis_segment *segme
 /* Backward marks b and W of a layer, from the last to the first: the segments from
  * right to left. */
 static void find_starts(overlap_run *run, overlap_variant *v) {
-    v->starts = bench_alloc(2 * run->model.count, sizeof *v->starts);
+    v->starts = bench_alloc(run->model.nsegments, sizeof *v->starts);
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(v->reducer); i++) {
         tamis_bucket bucket = TAMIS_BUCKET_INIT;
         bench_try(run->group, tamis_reducer_bucket_at(v->reducer, i, &bucket), "a bucket");
@@ -52,10 +52,9 @@ static void find_starts(overlap_run *run, overlap_variant *v) {
 
 static void open_reducer(overlap_run *run, overlap_variant *v) {
     const overlap_settings *s = run->settings;
-    tamis_segment segments[MLP_MAX_SEGMENTS];
+    const tamis_segment *segments = run->model.segments;
     tamis_layout *layout;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
-    mlp_segments(&run->model, segments);
     config.scheme = v->kind == OVERLAP_DENSE ? "dense" : "tamis";
     config.density = v->density;
     config.output = v->kind == OVERLAP_DENSE ? TAMIS_OUTPUT_DENSE : TAMIS_OUTPUT_SPARSE;
@@ -63,13 +62,13 @@ static void open_reducer(overlap_run *run, overlap_variant *v) {
     config.worker = v->worker;
     config.link_gbit = s->link_gbit;
     config.link_latency_us = s->latency_us;
-    bench_try(run->group, tamis_layout_create(segments, 2 * run->model.count, &layout),
+    bench_try(run->group, tamis_layout_create(segments, run->model.nsegments, &layout),
               "cannot create a layout");
     bench_try(run->group, tamis_reducer_create(run->group->comm, layout, &config, &v->reducer),
               "cannot create a reducer");
     tamis_layout_destroy(layout);
     find_starts(run, v);
-    size_t calls = (s->rounds + s->warmup) * 2 * run->model.count;
+    size_t calls = (s->rounds + s->warmup) * run->model.nsegments;
     v->quiet_us = bench_alloc(v->overlapped ? calls : 1, sizeof *v->quiet_us);
 }
 
