@@ -86,9 +86,12 @@ if(TAM_HAVE_MPI)
         int main(void) {
             MPI_Comm left;
             MPI_Request request;
+            MPI_Group dead;
             int flag = MPIX_FT;
             MPIX_Comm_iagree(MPI_COMM_WORLD, &flag, &request);
             MPIX_Comm_revoke(MPI_COMM_WORLD);
+            MPIX_Comm_is_revoked(MPI_COMM_WORLD, &flag);
+            MPIX_Comm_get_failed(MPI_COMM_WORLD, &dead);
             return MPIX_Comm_shrink(MPI_COMM_WORLD, &left);
         }" TAM_HAVE_ULFM)
     unset(CMAKE_REQUIRED_LIBRARIES)

@@ -48,8 +48,6 @@ static void check(tamis_status status, const char *call) {
 static void begin(int *argc, char ***argv) {
     int threads;
     MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &threads);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
 }
 
 static void open_reducer(void) {

@@ -82,6 +82,17 @@ static tamis_status mpi_explain(const tam_mpi *self, int count) {
                     self->rank, self->peers[self->done[i]], text);
 }
 
+static tamis_status check_deaths(const tam_mpi *self) {
+    static const char remedy[] = "tamis_comm_shrink goes on with the ranks that are left";
+    int dead;
+    if (!tam_mpi_saw_death(self, &dead))
+        return TAMIS_OK;
+    if (dead < 0)
+        return tam_fail(TAMIS_E_TRANSPORT, "rank %d: another rank has found that one is dead; %s",
+                        self->rank, remedy);
+    return tam_fail(TAMIS_E_TRANSPORT, "rank %d: rank %d has died; %s", self->rank, dead, remedy);
+}
+
 /* Open MPI tests first and makes progress afterwards. A second test sees what that progress
  * brought, which must not wait for the end of a sleep. */
 static tamis_status test_mpi(void *arg, tam_done *done, uint32_t *count) {
@@ -89,6 +100,7 @@ static tamis_status test_mpi(void *arg, tam_done *done, uint32_t *count) {
     int n = 0;
     TAM_TRY(check_finalized(self, TAMIS_E_TRANSPORT));
     for (int i = 0; i < 2 && n == 0; i++) {
+        TAM_TRY(check_deaths(self));
         int code = MPI_Testsome(TAM_P2P_TICKETS, self->requests, &n, self->done, self->statuses);
         if (code == MPI_ERR_IN_STATUS)
             return mpi_explain(self, n);
@@ -109,9 +121,9 @@ static tamis_status test_mpi(void *arg, tam_done *done, uint32_t *count) {
 static void cancel_mpi(void *arg, uint32_t ticket) {
     tam_mpi *self = arg;
     MPI_Request *request = &self->requests[ticket];
-    int done = 1, finalized = 0;
+    int done = 1, finalized = 0, dead;
     MPI_Finalized(&finalized);
-    if (*request == MPI_REQUEST_NULL || finalized)
+    if (*request == MPI_REQUEST_NULL || finalized || tam_mpi_saw_death(self, &dead))
         return;
     if (MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
         MPI_Cancel(request);
@@ -133,6 +145,8 @@ static void close_mpi(void *arg, int clean) {
         return;
     if (!finalized)
         MPI_Comm_free(&self->comm);
+    if (!finalized && self->tolerant)
+        tam_mpi_release_errors();
     tam_free(self);
 }
 

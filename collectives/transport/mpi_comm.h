@@ -21,6 +21,7 @@ typedef struct tam_mpi {
     MPI_Status statuses[TAM_P2P_TICKETS];
     int done[TAM_P2P_TICKETS];
     bool threaded;                   /* MPI_THREAD_MULTIPLE */
+    bool tolerant;                   /* MPI goes on when processes die */
     struct tam_mpi_parting *parting; /* NULL until ranks are left behind; then it stays */
 } tam_mpi;
 
@@ -40,6 +41,23 @@ tamis_status tam_mpi_ready(int *level);
 
 /** Log a warning where this process is alone in MPI_COMM_WORLD, and its launcher says otherwise. */
 void tam_mpi_warn_of_one(void);
+
+/** Whether MPI goes on when processes die, as it was built and started (ULFM). */
+bool tam_mpi_tolerates(void);
+
+/** Whether a process of the communicator is known to have died, or another rank has said so.
+ *
+ * Open MPI (5.0.11, pml/ob1) ends a process one of whose sends was found to fail in a test and ends
+ * in its peer afterwards ("Send error after request freed"; no error handler is asked). So whoever
+ * tests messages asks this before, and tests none after a death.
+ * @param  dead  [out]  a rank that has died; -1: another rank knows it */
+bool tam_mpi_saw_death(const tam_mpi *self, int *dead);
+
+/** While there are communicators of ours in an MPI that tolerates faults, errors of MPI_COMM_WORLD
+ * and MPI_COMM_SELF return, if they were fatal: a death may be reported there, and would end this
+ * process. Each hold needs a release. */
+void tam_mpi_hold_errors(void);
+void tam_mpi_release_errors(void);
 
 extern const tam_p2p tam_mpi_p2p;
 

@@ -71,6 +71,7 @@ static tam_mpi *new_mpi(MPI_Comm comm, bool multiple) {
     if (!self)
         return NULL;
     self->threaded = multiple;
+    self->tolerant = tam_mpi_tolerates();
     MPI_Comm_rank(comm, &self->rank);
     MPI_Comm_size(comm, &self->nranks);
     for (int i = 0; i < TAM_P2P_TICKETS; i++)
@@ -84,6 +85,8 @@ static tamis_status mpi_open_staged(tam_mpi *self, uint64_t deadline_ns,
     tam_staged *staged = NULL;
     const char *wanted = tam_setting_text(TAM_SETTING_PLAN);
     const tam_transport *transport = self->threaded ? &threaded : &on_the_callers_threads;
+    if (self->tolerant)
+        tam_mpi_hold_errors();
     TAM_TRY(tam_staged_open(&tam_mpi_p2p, self, rank, nranks, wanted, deadline_ns, &staged));
     return tam_comm_open_staged(transport, staged, rank, nranks, config, out);
 }

@@ -42,10 +42,41 @@ typedef struct tam_mpi_parting {
     atomic_int finished;
 } tam_mpi_parting;
 
-static tamis_status check_ulfm(const tam_mpi *self) {
+bool tam_mpi_tolerates(void) {
     int *on = NULL, found = 0;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPIX_FT, (void *)&on, &found);
-    if (found && *on)
+    return found && *on;
+}
+
+/* @return a rank that has died, -1: none */
+static int find_dead(const tam_mpi *self) {
+    int size = 0, first = 0, rank = -1;
+    MPI_Group failed, all;
+    if (MPIX_Comm_get_failed(self->comm, &failed) != MPI_SUCCESS)
+        return -1;
+    MPI_Group_size(failed, &size);
+    if (size > 0) {
+        MPI_Comm_group(self->comm, &all);
+        MPI_Group_translate_ranks(failed, 1, &first, all, &rank);
+        MPI_Group_free(&all);
+    }
+    MPI_Group_free(&failed);
+    return rank;
+}
+
+bool tam_mpi_saw_death(const tam_mpi *self, int *dead) {
+    int revoked = 0;
+    *dead = -1;
+    if (!self->tolerant)
+        return false;
+    MPIX_Comm_is_revoked(self->comm, &revoked);
+    if (!revoked)
+        *dead = find_dead(self);
+    return revoked || *dead >= 0;
+}
+
+static tamis_status check_ulfm(const tam_mpi *self) {
+    if (self->tolerant)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_UNSUPPORTED,
                     "rank %d: %s: this MPI tolerates no faults as it was started (Open MPI: mpirun "
@@ -232,6 +263,15 @@ tamis_status tam_mpi_shrink(void *arg, const tam_left *left, tamis_comm **out) {
 }
 
 #else
+
+bool tam_mpi_tolerates(void) {
+    return false;
+}
+
+bool tam_mpi_saw_death(const tam_mpi *self, int *dead) {
+    (void)self, (void)dead;
+    return false;
+}
 
 tamis_status tam_mpi_shrink(void *arg, const tam_left *left, tamis_comm **out) {
     (void)arg, (void)left, (void)out;

@@ -49,11 +49,12 @@ TAMIS_CHECKED tamis_status tamis_comm_create_mpi_of(const char *built_with, cons
  * library is configured), a process that dies is noticed at once, as TRANSPORT, and
  * tamis_comm_shrink goes on with those that live. It waits for all that live: one that has stopped
  * must be ended first, else TIMEOUT; the call may then be repeated, and continues where it was. A
- * list of ranks is only compared with what MPI finds. Set an error handler other than the fatal
- * default (MPI_ERRORS_RETURN) for MPI_COMM_WORLD, for MPI_COMM_SELF, where Open MPI reports errors
- * of sends that nobody waits for any more, and for communicators of your own. MPI_Finalize works
- * afterwards, but Open MPI 5.0 was seen to wait there forever after a second death: end such
- * processes by _exit.
+ * list of ranks is only compared with what MPI finds. As long as such a communicator is open,
+ * errors of MPI_COMM_WORLD and MPI_COMM_SELF return if they were fatal (the default), because a
+ * death may be reported there; communicators of your own need MPI_ERRORS_RETURN too. Of Open MPI
+ * 5.0.11 was seen: MPI_Finalize waits forever after a second death, so end such processes by
+ * _exit; and a process may crash inside MPIX_Comm_shrink if another dies in that moment (2 of 500
+ * runs), which the others survive.
  *
  * A program that was built or runs with another MPI than the library (Open MPI, or MPICH and its
  * relatives) gets UNSUPPORTED: their handles mean nothing to each other. A process that is alone in

@@ -137,7 +137,6 @@ int main(int argc, char **argv) {
     mpi_begin(&argc, &argv,
               argc > 1 && strcmp(argv[1], "funneled") == 0 ? MPI_THREAD_FUNNELED
                                                            : MPI_THREAD_MULTIPLE);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     j.comm = mpi_comm(test_long_ms());
     config.density = 0.05;
     MPI_OK(data_reducer(j.comm, N, &config, &j.r));

@@ -228,6 +228,16 @@ def test_at_exit_a_state_without_steps_warns(stepper, reduce, end, words):
     assert (job.status == 0) == (end == ""), job
 
 
+def test_a_lost_communicator_is_not_taken_for_ranks_that_differ():
+    one, other = tamis.Comm.local(2, timeout_ms=20000)
+    one.abort()
+    with pytest.raises(tamis.Error) as error:
+        tamis.torch._guard.check_options(one, "a density of 0.1")
+    assert error.value.status == "TAMIS_E_ABORTED" and "density" not in str(error.value)
+    one.close()
+    other.close()
+
+
 def test_a_number_of_steps_that_is_none():
     with pytest.raises(ValueError, match="check_every is -1"):
         alone(network(), check_every=-1)
