@@ -149,16 +149,20 @@ static tamis_status run_whole(tamis_local *l, float *const *params) {
     return l->round == TAM_ROUND_FAILED ? round_give_back(l, params) : round_apply(l, params);
 }
 
+/* With H = delay the next round begins in the call that collects one, even if that one was lost: a
+ * run that resumes from a state, whose handle reports no failure, begins it in that call too. */
 static tamis_status run_delayed(tamis_local *l, float *const *params) {
+    tamis_status collected = TAMIS_OK;
     TAM_TRY(round_check_reducer(l));
     if (l->round == TAM_ROUND_UNDER_WAY && l->position >= l->config.delay)
         tam_local_arrive(l);
     if (l->round > TAM_ROUND_UNDER_WAY && l->position >= l->config.delay)
-        TAM_TRY(round_collect(l, params));
-    if (l->round != TAM_ROUND_IDLE || l->position < l->config.steps)
-        return TAMIS_OK;
+        collected = round_collect(l, params);
+    if (l->round != TAM_ROUND_IDLE || l->position < l->config.steps ||
+        tamis_status_loss(collected) == TAMIS_LOST_COMM)
+        return collected;
     TAM_TRY(round_begin(l, params));
-    return l->round == TAM_ROUND_FAILED ? round_give_back(l, params) : TAMIS_OK;
+    return l->round == TAM_ROUND_FAILED ? round_give_back(l, params) : collected;
 }
 
 static bool exchanges(const tamis_local *l) {

@@ -195,8 +195,9 @@ TAMIS_CHECKED tamis_status tamis_local_bytes(const tamis_local *local, size_t *o
 
 /**
  * Write the state. Waits for an exchange under way, whose result is then part of the state. If that
- * fails, the next tamis_local_step reports it; a handle that loads the state gives back what the
- * round has not taken, and counts a lost round.
+ * fails, the next tamis_local_step that collects reports it; a handle that loads the state gives
+ * back what the round has not taken, counts a lost round, and reports nothing. From there on both
+ * go on with the same bits, also where H is the delay and that call begins the next round.
  *
  * @param  memory  [out]  any alignment
  * @param  bytes   [in]   from tamis_local_bytes

@@ -31,7 +31,8 @@ typedef struct local_case {
     uint32_t steps, delay, offset;
     double lr, momentum;
     /* of a run */
-    uint32_t halt; /* goes on in new handles after this step; 0: never */
+    uint32_t halt;   /* goes on in new handles after this step; 0: never */
+    uint32_t spoils; /* step in which all move so far that their sum is infinite; 0: none */
     uint64_t hash[RANKS_MOST], base[RANKS_MOST];
     double want[STEPS][RANKS][N];
     double sums[RANKS][N];
