@@ -210,6 +210,7 @@ static void assign(tamis_reducer *r, const tam_bucket_range *ranges) {
         bool sparse_rows = tam_segment_has_sparse_rows(r->layout, first);
         r->buckets[i].reducer = r;
         r->buckets[i].first_segment = first;
+        r->buckets[i].bad_segment = TAM_SEGMENT_UNKNOWN;
         r->buckets[i].scheme = sparse_rows ? rows : r->scheme; /* or what the bucket chooses */
         r->buckets[i].view.index = i;
         if (!sparse_rows)

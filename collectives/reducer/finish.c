@@ -32,15 +32,6 @@ static bool has_residual(const tam_bucket *b) {
 
 /* -- decide ----------------------------------------------------------------------------------- */
 
-tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad,
-                             const char *where) {
-    if (r->config.nonfinite == TAMIS_NONFINITE_SKIP)
-        return TAMIS_OK;
-    return tam_fail(TAMIS_E_NONFINITE,
-                    "step %llu: entries that are NaN or Inf: %llu (%s); no rank applied the step",
-                    (unsigned long long)step, (unsigned long long)bad, where);
-}
-
 /* All ranks saw the same headers, or the same sums, so all decide the same. */
 static tamis_status finish_skip(tamis_reducer *r, const char *where) {
     r->count = 0;
@@ -53,12 +44,13 @@ static tamis_status finish_skip(tamis_reducer *r, const char *where) {
         out->sent_sum = 0.0;
         TAM_TRY(tam_exchange_do(b->exchange->skip, b->exchanged));
     }
-    return tam_say_skipped(r, r->step, r->now.nonfinite, where);
+    return tam_nonfinite_end(r, r->step, r->now.nonfinite, where);
 }
 
 /* In the sum of a node, the rank is unknown. */
 static tamis_status skip_bad_gradients(tamis_reducer *r) {
-    char where[64];
+    char where[128];
+    const char *segment = tam_nonfinite_segment(r);
     uint32_t first = r->comm->nranks, ranks = 1;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_outcome *out = &r->buckets[i].view.out;
@@ -67,7 +59,9 @@ static tamis_status skip_bad_gradients(tamis_reducer *r) {
             ranks = out->bad_ranks;
         }
     }
-    if (ranks == 1)
+    if (ranks == 1 && first == r->comm->rank && segment)
+        snprintf(where, sizeof where, "first on rank %u, in the gradient of %.64s", first, segment);
+    else if (ranks == 1)
         snprintf(where, sizeof where, "first on rank %u", first);
     else
         snprintf(where, sizeof where, "first in the sum of ranks %u to %u", first,
@@ -252,6 +246,7 @@ static tamis_status finish_decide(tamis_reducer *r) {
         return finish_skip(r, "in the sum over ranks");
     }
     r->norm_matching = norm_matching;
+    r->bad_steps = 0;
     return finish_apply_all(r);
 }
 

@@ -42,6 +42,7 @@ static tamis_status host_accumulate(tam_bucket *b, void *stream) {
     tam_rollback_pass(b, b->view.target.decay);
     tam_phase_end(r, TAMIS_PHASE_ACCUMULATE, b->view.index, begin_ns, &b->early_s);
     b->view.early_nonfinite += seen.nonfinite;
+    tam_nonfinite_record(b, &seen);
     b->view.pending = true;
     return TAMIS_OK;
 }
@@ -72,6 +73,7 @@ static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
         s->wire_bytes += b->job.wire_bytes;
         s->target += tam_bucket_target(b);
         b->view.early_nonfinite = 0;
+        b->bad_segment = TAM_SEGMENT_UNKNOWN;
         b->early_s = 0.0;
     }
     s->steps = r->stats.steps + 1;

@@ -32,7 +32,7 @@ static tamis_status explain_refusal(const tam_cuda_report *report, uint32_t rank
                     (unsigned long long)report->step, report->rank, why);
 }
 
-static tamis_status explain_nonfinite(const tamis_reducer *r, const tam_cuda_report *report) {
+static tamis_status explain_nonfinite(tamis_reducer *r, const tam_cuda_report *report) {
     char where[64] = "in the sum over ranks";
     uint32_t nlocal = r->comm->nranks / r->nranks;
     if (!report->in_sums && nlocal > 1)
@@ -40,10 +40,10 @@ static tamis_status explain_nonfinite(const tamis_reducer *r, const tam_cuda_rep
                  report->rank + nlocal - 1);
     else if (!report->in_sums)
         snprintf(where, sizeof where, "first on rank %u", report->rank);
-    return tam_say_skipped(r, report->step, report->nonfinite, where);
+    return tam_nonfinite_end(r, report->step, report->nonfinite, where);
 }
 
-static tamis_status explain_report(const tamis_reducer *r, const tam_cuda_report *report) {
+static tamis_status explain_report(tamis_reducer *r, const tam_cuda_report *report) {
     if (report->status == TAMIS_E_PROTOCOL)
         return explain_refusal(report, r->comm->rank);
     if (report->status == TAMIS_E_NONFINITE)
@@ -124,6 +124,7 @@ static void inflight_show(tamis_reducer *r, const tam_cuda_report *report) {
     s.rescans = report->rescans;
     s.nonfinite = report->nonfinite;
     s.skipped = report->status == TAMIS_E_NONFINITE;
+    r->bad_steps = s.skipped ? r->bad_steps : 0;
     s.density = (double)report->selected / (double)(r->layout->ordinary ? r->layout->ordinary : 1);
     s.threshold = report->key;
     s.update_scale = report->update_scale;

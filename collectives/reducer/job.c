@@ -22,6 +22,7 @@ tamis_status tam_step_accumulate(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     uint64_t begin_ns = tam_clock_ns();
     TAM_TRY(tam_exchange_do(b->exchange->accumulate, b->exchanged));
+    tam_nonfinite_record(b, &b->view.accumulated);
     tam_rollback_pass(b, b->view.target.decay);
     if (r->config.update)
         r->passes = b->pass; /* the same for all buckets of a step */

@@ -84,7 +84,8 @@ typedef struct tam_bucket {
 
     double *min_keys;         /* [nranks] */
     uint32_t *group_selected; /* [ngroups] */
-    size_t rollback_at;       /* byte of reducer->rollback where its list begins */
+    uint32_t bad_segment; /* of its layout, with the first entry of this step that is NaN or Inf */
+    size_t rollback_at;   /* byte of reducer->rollback where its list begins */
     size_t rollback_capacity; /* entries that the list can hold */
     void *rollback_long;      /* in place of it, for a step with more; grows as needed, or NULL */
     size_t rollback_long_capacity;
@@ -180,6 +181,10 @@ struct tamis_reducer {
     bool launching;          /* a thread is about to launch the next one; waiters wait for it */
     bool given_up;           /* the waiter has stopped waiting: no bucket may begin */
     tamis_step given;        /* what the first call of the step gave */
+
+    /* Steps in a row that no rank applied, for NaN or Inf: what to say when they do not end. */
+    uint64_t bad_steps, bad_since, bad_last;
+    char bad_where[128]; /* of the first of them */
 
     bool abandoned, has_result, has_norms;
     bool in_graph; /* a graph of the caller holds a step */
@@ -349,9 +354,22 @@ float tam_divisor(const tamis_reducer *r);
 static inline double tam_divisor_of_sums(const tamis_reducer *r) {
     return r->config.op == TAMIS_OP_MEAN ? r->comm->nranks : 1.0;
 }
-/** NONFINITE with a sentence, or OK if the configuration says to skip such steps. */
-tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad,
-                             const char *where);
+/* -- nonfinite.c ------------------------------------------------------------------------------ */
+
+enum { TAM_NONFINITE_TEXT = 256 };
+
+/** A pass over a bucket has seen that; its segment counts if no pass of the step saw one before. */
+void tam_nonfinite_record(tam_bucket *b, const tam_accumulated *seen);
+
+/** The first segment of this step whose gradient here had NaN or Inf; NULL: none, or not known. */
+const char *tam_nonfinite_segment(const tamis_reducer *r);
+
+/** A step ends that no rank applies. NONFINITE with a sentence, or OK if the configuration says to
+ * skip such steps. @param where  the first entry was */
+tamis_status tam_nonfinite_end(tamis_reducer *r, uint64_t step, uint64_t bad, const char *where);
+
+/** How many such steps came in a row, to be appended to a sentence; "" if not more than one. */
+const char *tam_nonfinite_row_text(const tamis_reducer *r, char text[TAM_NONFINITE_TEXT]);
 
 /** phase.c: a phase that began at `begin_ns` ends now: add it to `seconds` and notify the listener.
  * @param bucket  TAMIS_NO_BUCKET: the whole step. @return now */

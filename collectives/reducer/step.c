@@ -132,11 +132,13 @@ static tamis_status step_check_same(const tamis_reducer *r, const tamis_step *st
                     r->comm->rank);
 }
 
-static tamis_status check_scale(float scale) {
+static tamis_status check_scale(const tamis_reducer *r, float scale) {
+    char text[TAM_NONFINITE_TEXT];
     if (tam_magnitude(scale) < TAM_INFINITE_BITS)
         return TAMIS_OK;
     TAM_FENV_HELD();
-    return tam_fail(TAMIS_E_ARGUMENT, "tamis_step.scale is %g, not a finite number", (double)scale);
+    return tam_fail(TAMIS_E_ARGUMENT, "tamis_step.scale is %g, not a finite number%s",
+                    (double)scale, tam_nonfinite_row_text(r, text));
 }
 
 static tamis_status read_step(const tamis_reducer *r, const tamis_step *theirs, const char *call,
@@ -149,7 +151,7 @@ static tamis_status read_step(const tamis_reducer *r, const tamis_step *theirs, 
     TAM_TRY(tam_struct_copy("tamis_step", out, sizeof *out, FIRST_VERSION, theirs));
     if (!out->grad == !out->grads)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: set exactly one of grad and grads");
-    TAM_TRY(check_scale(out->scale));
+    TAM_TRY(check_scale(r, out->scale));
     TAM_TRY(check_moved(r, out));
     return r->started ? step_check_same(r, out) : TAMIS_OK;
 }

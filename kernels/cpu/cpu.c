@@ -106,6 +106,9 @@ static tamis_status cpu_accumulate(void *self, const tam_accumulate *job, tam_ac
     const tam_grid *grid = cpu->grid;
     tam_span all = {0, grid->ntiles};
     out->nonfinite = tam_sweep_run(&cpu->sweep, job, all, &out->candidates);
+    uint32_t bad = tam_sweep_bad_tile(&cpu->sweep);
+    out->nonfinite_segment =
+        bad < grid->ntiles ? grid->groups[grid->tiles[bad].group].segment : TAM_SEGMENT_UNKNOWN;
     out->group_sums = cpu->group_sums;
     for (uint32_t g = 0; g < grid->ngroups; g++) {
         cpu->group_sums[g] = cpu_sum_group(&cpu->sweep, &grid->groups[g]);

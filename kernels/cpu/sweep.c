@@ -139,6 +139,7 @@ static void run_moved(const tam_sweep *s, const tam_accumulate *job, const tam_t
 
 static void run_held(tam_sweep *s, const tam_accumulate *job, tam_span span, tam_lane *lane) {
     tam_tile_out out = {.index = lane->index, .magnitude = lane->magnitude};
+    lane->bad_tile = UINT32_MAX;
     for (uint32_t t = span.first; t < span.end; t++) {
         const tam_tile *tile = &s->grid->tiles[t];
         void *grad = tam_tile_grad(s->grid, job, tile);
@@ -165,6 +166,8 @@ static void run_held(tam_sweep *s, const tam_accumulate *job, tam_span span, tam
             s->level->run(&one, &out);
         if (grad)
             s->tile_sums[t] = out.sum;
+        if (out.nonfinite > 0 && lane->bad_tile == UINT32_MAX)
+            lane->bad_tile = t;
     }
     lane->count = out.count;
     lane->nonfinite = out.nonfinite;
@@ -210,8 +213,17 @@ uint64_t tam_sweep_run(tam_sweep *s, const tam_accumulate *job, tam_span span,
             run_tiles(s, job, part_of_thread(s->grid, span, i, threads), &s->lanes[i]);
     }
     uint64_t nonfinite = 0;
+    for (uint32_t i = threads; i < s->threads; i++)
+        s->lanes[i].bad_tile = UINT32_MAX;
     for (uint32_t i = 0; i < threads; i++)
         nonfinite += s->lanes[i].nonfinite;
     sweep_join(s, threads, found);
     return nonfinite;
+}
+
+uint32_t tam_sweep_bad_tile(const tam_sweep *s) {
+    uint32_t first = UINT32_MAX;
+    for (uint32_t i = 0; i < s->threads; i++)
+        first = s->lanes[i].bad_tile < first ? s->lanes[i].bad_tile : first;
+    return first;
 }

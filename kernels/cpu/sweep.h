@@ -19,6 +19,7 @@ typedef struct tam_lane {
     uint32_t *index, *magnitude; /* the first lane's: room for the joined list */
     size_t count;
     uint64_t nonfinite;
+    uint32_t bad_tile; /* the first with an entry that was not finite; UINT32_MAX: none */
 } tam_lane;
 
 typedef struct tam_sweep {
@@ -53,5 +54,8 @@ void *tam_tile_grad(const tam_grid *grid, const tam_accumulate *job, const tam_t
  */
 uint64_t tam_sweep_run(tam_sweep *sweep, const tam_accumulate *job, tam_span span,
                        tam_candidates *found);
+
+/** The first tile of the last pass with an entry that was not finite; UINT32_MAX: none. */
+uint32_t tam_sweep_bad_tile(const tam_sweep *sweep);
 
 #endif

@@ -177,6 +177,7 @@ static tamis_status device_accumulate(tam_cuda_row *row, const tam_accumulate *j
                        .complete = found->complete != 0},
         .group_sums = row->outbox.group_sums,
         .nonfinite = found->nonfinite,
+        .nonfinite_segment = TAM_SEGMENT_UNKNOWN,
     };
     return TAMIS_OK;
 }

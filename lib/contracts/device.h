@@ -83,10 +83,13 @@ typedef struct tam_accumulate {
     uint64_t agreed;                /* for headers, where the device writes them */
 } tam_accumulate;
 
+#define TAM_SEGMENT_UNKNOWN UINT32_MAX
+
 typedef struct tam_accumulated {
     tam_candidates candidates;
-    double *group_sums; /* [ngroups] sum of acc squared, owned by the device */
-    uint64_t nonfinite; /* entries dropped because acc would not be finite */
+    double *group_sums;         /* [ngroups] sum of acc squared, owned by the device */
+    uint64_t nonfinite;         /* entries dropped because acc would not be finite */
+    uint32_t nonfinite_segment; /* that has the first of them; TAM_SEGMENT_UNKNOWN: not known */
 } tam_accumulated;
 
 typedef enum tam_select_kind {

@@ -186,7 +186,7 @@ static void run_two_bad(test_rank *self) {
     RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &reducer));
     RANK_OK(self, tamis_reducer_start(reducer, &step));
     RANK_STATUS(self, TAMIS_E_NONFINITE, tamis_reducer_wait(reducer));
-    RANK_CHECK(self, strstr(tamis_last_error(), "first on rank 1)"), "it says: %s",
+    RANK_CHECK(self, strstr(tamis_last_error(), "(first on rank 1"), "it says: %s",
                tamis_last_error());
     tamis_reducer_destroy(reducer);
     tamis_layout_destroy(layout);
@@ -198,6 +198,60 @@ static void test_of_several_ranks_the_first_is_named(void **state) {
     for (size_t s = 0; s < sizeof schemes / sizeof schemes[0]; s++) {
         test_context("%s, two ranks", schemes[s]);
         ranks_run(5, 0, run_two_bad, &schemes[s]);
+    }
+}
+
+/* -- NaN that lasts --------------------------------------------------------------------------- */
+
+enum { LONG = 600, GOOD_STEPS = 2, LASTING_STEPS = 4 };
+
+static tamis_status lasting_step(test_rank *self, tamis_reducer *reducer, bool bad, float scale) {
+    float gradient[3 * LONG];
+    tamis_step step = data_step(gradient);
+    data_fill(DATA_HEAVY, self->id, 0, 3 * LONG, gradient);
+    if (bad && self->id == 1)
+        gradient[LONG + 1] = gradient[2 * LONG + 1] = NAN;
+    step.scale = scale;
+    tamis_status status = tamis_reducer_start(reducer, &step);
+    return status == TAMIS_OK ? tamis_reducer_wait(reducer) : status;
+}
+
+static void says(test_rank *self, const char *words, bool expected) {
+    bool there = strstr(tamis_last_error(), words);
+    RANK_CHECK(self, there == expected, "it says: %s", tamis_last_error());
+}
+
+/* As a loss scale does that is halved in each bad step, until its inverse overflows. */
+static void run_lasting(test_rank *self) {
+    const uint64_t *bucket_length = self->shared;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *reducer = NULL;
+    config.density = 0.05;
+    config.bucket_length = *bucket_length;
+    RANK_OK(self, data_even_reducer(self->comm, 3, LONG, &config, &reducer));
+    for (int i = 0; i < GOOD_STEPS; i++)
+        RANK_OK(self, lasting_step(self, reducer, false, 1.0f));
+    for (int i = 0; i < LASTING_STEPS; i++) {
+        RANK_STATUS(self, TAMIS_E_NONFINITE, lasting_step(self, reducer, true, 1.0f));
+        says(self, "first on rank 1, in the gradient of one)", self->id == 1);
+        says(self, "first on rank 1)", self->id != 1);
+        says(self, "in a row have NaN or Inf, from step 2 on, there first on rank 1", i > 0);
+    }
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, lasting_step(self, reducer, true, INFINITY));
+    says(self, "scale is inf", true);
+    says(self, ", 4 steps in a row have NaN or Inf, from step 2 on", true);
+    RANK_OK(self, lasting_step(self, reducer, false, 1.0f));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, lasting_step(self, reducer, true, INFINITY));
+    says(self, "in a row", false);
+    tamis_reducer_destroy(reducer);
+}
+
+static void test_nan_that_lasts_is_named_by_its_beginning(void **state) {
+    uint64_t lengths[] = {0, LONG};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        test_context("buckets of %llu", (unsigned long long)lengths[i]);
+        ranks_run(3, 0, run_lasting, &lengths[i]);
     }
 }
 
@@ -249,6 +303,7 @@ int main(void) {
         cmocka_unit_test(test_skip_applies_nothing_and_succeeds),
         cmocka_unit_test(test_drop_loses_only_the_bad_entries),
         cmocka_unit_test(test_of_several_ranks_the_first_is_named),
+        cmocka_unit_test(test_nan_that_lasts_is_named_by_its_beginning),
         cmocka_unit_test(test_overflow_does_not_reach_the_residual),
     };
     return cmocka_run_group_tests_name("nonfinite", tests, NULL, NULL);
