@@ -14,13 +14,14 @@
 #     packages     packages built and used where nothing else is (tests/packages.sh)
 #     arm64        tests for 64-bit Arm under qemu; the same bits from all kernels (tests/arm64.sh)
 #     properties   random cases of everything, for 60 s (tests/fuzz/properties.sh)
+#     model        models of what threads share, with all their states (tests/model/run.sh)
 set -u
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 exec </dev/null
 . tests/support/counts.sh
 
-parts=(fresh slow mpis newest packages arm64 properties)
+parts=(fresh slow mpis newest packages arm64 properties model)
 for name in "${@:-${parts[@]}}"; do
     case $name in
         fresh) part fresh bash tests/fresh.sh ;;
@@ -30,6 +31,7 @@ for name in "${@:-${parts[@]}}"; do
         packages) part packages bash tests/packages.sh ;;
         arm64) part arm64 bash tests/arm64.sh ;;
         properties) part properties bash tests/fuzz/properties.sh 60 ;;
+        model) part model bash tests/model/run.sh ;;
         *) echo "usage: bash tests/full.sh [${parts[*]}]" >&2; exit 2 ;;
     esac
 done
