@@ -66,7 +66,7 @@ static tamis_step place(calls *c, int which) {
     tamis_step step = TAMIS_STEP_INIT;
     uint64_t n = c->nsegments * c->length;
     float *grad = c->memory + (size_t)which * n;
-    for (uint64_t i = 0; i < n; i++) /* no two alike: ties and zeros cost more */
+    for (uint64_t i = 0; i < n; i++) /* all differ: ties and zeros cost more */
         grad[i] = i < FRESH ? (float)((double)(int64_t)bench_random(1, i) * 0x1p-63)
                             : grad[i - FRESH] * 1.0001f;
     for (uint32_t s = 0; s < c->nsegments; s++)
