@@ -72,7 +72,6 @@ static void drive_warn_late(tam_coll *coll, tam_call *call) {
 static tamis_status drive_wait_for(tam_coll *coll, tam_call *call) {
     tam_wait wait = tam_wait_begin(call);
     char waited[TAM_WAIT_TEXT];
-    uint64_t looked_ns = tam_clock_ns();
     bool moved, done;
     for (unsigned tries = 0;; tries++) {
         tamis_status status = tam_coll_advance(coll, &moved, &done);
@@ -83,7 +82,7 @@ static tamis_status drive_wait_for(tam_coll *coll, tam_call *call) {
         status = (tamis_status)atomic_load(call->poison);
         if (status != TAMIS_OK)
             return drive_give_up(coll, status, " stopped waiting", call);
-        uint64_t now_ns = tries % 16 == 15 ? tam_wait_look(call, &looked_ns) : 0;
+        uint64_t now_ns = tries % 16 == 15 ? tam_clock_ns() : 0;
         if (now_ns > tam_wait_warn_ns(call))
             drive_warn_late(coll, call);
         if (now_ns > deadline_of(coll, call))

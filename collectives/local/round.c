@@ -161,7 +161,9 @@ static tamis_status run_delayed(tamis_local *l, float *const *params) {
     if (l->round != TAM_ROUND_IDLE || l->position < l->config.steps ||
         tamis_status_loss(collected) == TAMIS_LOST_COMM)
         return collected;
-    TAM_TRY(round_begin(l, params));
+    tamis_status begun = round_begin(l, params);
+    if (begun != TAMIS_OK) /* nothing is lost: the next call begins it */
+        return collected != TAMIS_OK ? collected : begun;
     return l->round == TAM_ROUND_FAILED ? round_give_back(l, params) : collected;
 }
 

@@ -44,7 +44,9 @@ static tamis_status finish_skip(tamis_reducer *r, const char *where) {
         out->sent_sum = 0.0;
         TAM_TRY(tam_exchange_do(b->exchange->skip, b->exchanged));
     }
-    return tam_nonfinite_end(r, r->step, r->now.nonfinite, where);
+    char row[TAM_NONFINITE_TEXT];
+    tam_nonfinite_count(r, r->step, where);
+    return tam_nonfinite_say(r, r->step, r->now.nonfinite, where, tam_nonfinite_row_text(r, row));
 }
 
 /* In the sum of a node, the rank is unknown. */

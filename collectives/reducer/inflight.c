@@ -16,6 +16,8 @@
 #include <math.h>
 #include <stdio.h>
 
+enum { WHERE = 64 }; /* bytes of a text */
+
 /* -- watch ------------------------------------------------------------------------------------ */
 
 static tamis_status explain_refusal(const tam_cuda_report *report, uint32_t rank) {
@@ -32,18 +34,25 @@ static tamis_status explain_refusal(const tam_cuda_report *report, uint32_t rank
                     (unsigned long long)report->step, report->rank, why);
 }
 
-static tamis_status explain_nonfinite(tamis_reducer *r, const tam_cuda_report *report) {
-    char where[64] = "in the sum over ranks";
+static void find_nonfinite(const tamis_reducer *r, const tam_cuda_report *report,
+                           char where[WHERE]) {
     uint32_t nlocal = r->comm->nranks / r->nranks;
-    if (!report->in_sums && nlocal > 1)
-        snprintf(where, sizeof where, "first in the sum of ranks %u to %u", report->rank,
+    if (report->in_sums)
+        snprintf(where, WHERE, "in the sum over ranks");
+    else if (nlocal > 1)
+        snprintf(where, WHERE, "first in the sum of ranks %u to %u", report->rank,
                  report->rank + nlocal - 1);
-    else if (!report->in_sums)
-        snprintf(where, sizeof where, "first on rank %u", report->rank);
-    return tam_nonfinite_end(r, report->step, report->nonfinite, where);
+    else
+        snprintf(where, WHERE, "first on rank %u", report->rank);
 }
 
-static tamis_status explain_report(tamis_reducer *r, const tam_cuda_report *report) {
+static tamis_status explain_nonfinite(const tamis_reducer *r, const tam_cuda_report *report) {
+    char where[WHERE];
+    find_nonfinite(r, report, where);
+    return tam_nonfinite_say(r, report->step, report->nonfinite, where, "");
+}
+
+static tamis_status explain_report(const tamis_reducer *r, const tam_cuda_report *report) {
     if (report->status == TAMIS_E_PROTOCOL)
         return explain_refusal(report, r->comm->rank);
     if (report->status == TAMIS_E_NONFINITE)
@@ -124,7 +133,6 @@ static void inflight_show(tamis_reducer *r, const tam_cuda_report *report) {
     s.rescans = report->rescans;
     s.nonfinite = report->nonfinite;
     s.skipped = report->status == TAMIS_E_NONFINITE;
-    r->bad_steps = s.skipped ? r->bad_steps : 0;
     s.density = (double)report->selected / (double)(r->layout->ordinary ? r->layout->ordinary : 1);
     s.threshold = report->key;
     s.update_scale = report->update_scale;
@@ -151,6 +159,17 @@ static void record_targets(tamis_reducer *r, const tam_cuda_report *report) {
     }
 }
 
+/* On the caller's thread, in the order of steps. */
+static void count_nonfinite(tamis_reducer *r, const tam_cuda_report *report) {
+    char where[WHERE];
+    if (report->status != TAMIS_E_NONFINITE) {
+        r->bad_steps = 0;
+        return;
+    }
+    find_nonfinite(r, report, where);
+    tam_nonfinite_count(r, report->step, where);
+}
+
 /* Take one report, which ends `steps` steps. Replays may report after later steps have. */
 static void inflight_record(tamis_reducer *r, const tam_cuda_report *report, uint64_t steps) {
     r->stats.steps += steps;
@@ -161,6 +180,7 @@ static void inflight_record(tamis_reducer *r, const tam_cuda_report *report, uin
     r->inflight->shown = r->step = report->step + 1;
     record_targets(r, report);
     inflight_show(r, report);
+    count_nonfinite(r, report);
 }
 
 tam_inflight *tam_inflight_of(tam_inflight_ring *s, uint64_t serial) {

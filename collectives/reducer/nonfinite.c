@@ -30,15 +30,11 @@ static bool is_power_of_ten(uint64_t x) {
     return x == 1;
 }
 
-/* A step may be asked for more than once. */
-static void nonfinite_count(tamis_reducer *r, uint64_t step, const char *where) {
+void tam_nonfinite_count(tamis_reducer *r, uint64_t step, const char *where) {
     if (r->bad_steps == 0) {
         r->bad_since = step;
         snprintf(r->bad_where, sizeof r->bad_where, "%s", where);
     }
-    if (r->bad_steps > 0 && step <= r->bad_last)
-        return;
-    r->bad_last = step;
     r->bad_steps++;
     char text[TAM_NONFINITE_TEXT];
     if (r->comm->rank == 0 && r->bad_steps >= WARNS_AT && is_power_of_ten(r->bad_steps) &&
@@ -56,13 +52,17 @@ const char *tam_nonfinite_row_text(const tamis_reducer *r, char text[TAM_NONFINI
     return text;
 }
 
-tamis_status tam_nonfinite_end(tamis_reducer *r, uint64_t step, uint64_t bad, const char *where) {
-    char text[TAM_NONFINITE_TEXT];
-    nonfinite_count(r, step, where);
+tamis_status tam_nonfinite_say(const tamis_reducer *r, uint64_t step, uint64_t bad,
+                               const char *where, const char *row) {
     if (r->config.nonfinite == TAMIS_NONFINITE_SKIP)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_NONFINITE,
                     "step %llu: entries that are NaN or Inf: %llu (%s); no rank applied the step%s",
-                    (unsigned long long)step, (unsigned long long)bad, where,
-                    tam_nonfinite_row_text(r, text));
+                    (unsigned long long)step, (unsigned long long)bad, where, row);
+}
+
+void tam_nonfinite_forget(tamis_reducer *r) {
+    r->bad_steps = 0;
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        r->buckets[i].bad_segment = TAM_SEGMENT_UNKNOWN;
 }

@@ -183,7 +183,7 @@ struct tamis_reducer {
     tamis_step given;        /* what the first call of the step gave */
 
     /* Steps in a row that no rank applied, for NaN or Inf: what to say when they do not end. */
-    uint64_t bad_steps, bad_since, bad_last;
+    uint64_t bad_steps, bad_since;
     char bad_where[128]; /* of the first of them */
 
     bool abandoned, has_result, has_norms;
@@ -364,9 +364,17 @@ void tam_nonfinite_record(tam_bucket *b, const tam_accumulated *seen);
 /** The first segment of this step whose gradient here had NaN or Inf; NULL: none, or not known. */
 const char *tam_nonfinite_segment(const tamis_reducer *r);
 
-/** A step ends that no rank applies. NONFINITE with a sentence, or OK if the configuration says to
- * skip such steps. @param where  the first entry was */
-tamis_status tam_nonfinite_end(tamis_reducer *r, uint64_t step, uint64_t bad, const char *where);
+/** A step has ended that no rank applies, the first since one was applied or another in a row: once
+ * a step, in their order. @param where  the first entry was */
+void tam_nonfinite_count(tamis_reducer *r, uint64_t step, const char *where);
+
+/** NONFINITE with a sentence about it, or OK if the configuration says to skip such steps. Any
+ * thread. @param row  the sentence's end: tam_nonfinite_row_text, or "" */
+tamis_status tam_nonfinite_say(const tamis_reducer *r, uint64_t step, uint64_t bad,
+                               const char *where, const char *row);
+
+/** The reducer goes to another step, by a state or by a rollback. */
+void tam_nonfinite_forget(tamis_reducer *r);
 
 /** How many such steps came in a row, to be appended to a sentence; "" if not more than one. */
 const char *tam_nonfinite_row_text(const tamis_reducer *r, char text[TAM_NONFINITE_TEXT]);

@@ -180,6 +180,7 @@ static void take_position(tamis_reducer *r, const tam_run_position *position) {
 }
 
 void tam_snapshot_take(tamis_reducer *r, const void *snapshot, uint64_t ngroups, bool foreign) {
+    tam_nonfinite_forget(r);
     if (r->acc)
         take_buckets(r, snapshot, ngroups, foreign);
     take_position(r, snapshot);

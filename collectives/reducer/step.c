@@ -358,6 +358,7 @@ static void take_back(tamis_reducer *r, uint32_t segment, bool first) {
 tamis_status tamis_reducer_ready(tamis_reducer *r, uint32_t segment, const tamis_step *step) {
     if (!r)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_ready: reducer is NULL");
+    TAM_TRY(tam_comm_usable(r->comm)); /* before the lock, which a child may have got held */
     pthread_mutex_lock(&r->lock);
     bool first = !r->started;
     tamis_status status = step_mark_ready(r, segment, step);

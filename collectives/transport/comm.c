@@ -192,14 +192,11 @@ static void run_until(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
 }
 
 static void comm_wait_for(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
-    uint64_t looked_ns = tam_clock_ns();
     until_ns = GRACE_NS + (job->deadline_ns ? comm_earlier(until_ns, job->deadline_ns) : until_ns);
     atomic_fetch_add(&comm->blocked, 1);
     pthread_mutex_lock(&comm->lock);
     while (atomic_load(&job->state) != TAM_JOB_DONE) {
-        tam_lock_wait(&comm->lock, &comm->changed,
-                      comm_earlier(until_ns, looked_ns + TAM_WAIT_LOOK_NS));
-        if (tam_wait_look_until(&until_ns, &looked_ns) < until_ns)
+        if (tam_lock_wait(&comm->lock, &comm->changed, until_ns))
             continue;
         if (change_state(job, TAM_JOB_QUEUED, TAM_JOB_ABANDONED) ||
             change_state(job, TAM_JOB_RUNNING, TAM_JOB_ABANDONED))

@@ -46,19 +46,16 @@ static struct timespec time_of(uint64_t ns) {
 
 static void await_generation(tam_local *self, uint64_t generation, tam_call *call) {
     tam_hub *h = self->hub;
-    uint64_t looked_ns = tam_clock_ns();
     while (h->generation == generation && h->broken == TAMIS_OK) {
         uint64_t late_ns = tam_wait_warn_ns(call);
-        uint64_t until_ns = tam_min(late_ns, call->deadline_ns);
-        struct timespec until = time_of(tam_min(until_ns, looked_ns + TAM_WAIT_LOOK_NS));
-        pthread_cond_timedwait(&h->changed, &h->lock, &until);
-        uint64_t now_ns = tam_wait_look(call, &looked_ns);
-        if (h->generation != generation || h->broken != TAMIS_OK)
+        struct timespec until = time_of(late_ns < call->deadline_ns ? late_ns : call->deadline_ns);
+        int rc = pthread_cond_timedwait(&h->changed, &h->lock, &until);
+        if (rc != ETIMEDOUT || h->generation != generation || h->broken != TAMIS_OK)
             continue;
-        if (now_ns >= call->deadline_ns)
-            break_by_deadline(h, self->rank, call);
-        else if (now_ns >= tam_wait_warn_ns(call))
+        if (late_ns < call->deadline_ns)
             local_warn_late(h, self->rank, call);
+        else
+            break_by_deadline(h, self->rank, call);
     }
 }
 

@@ -55,7 +55,7 @@ bool tam_mpi_saw_death(const tam_mpi *self, int *dead);
 
 /** While there are communicators of ours in an MPI that tolerates faults, errors of MPI_COMM_WORLD
  * and MPI_COMM_SELF return, if they were fatal: a death may be reported there, and would end this
- * process. Each hold needs a release. */
+ * process. Each hold needs a release; that of a lost communicator never comes. */
 void tam_mpi_hold_errors(void);
 void tam_mpi_release_errors(void);
 

@@ -9,34 +9,38 @@
 
 static pthread_mutex_t errors_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned holds;
-static bool was_fatal[2];
+static MPI_Errhandler ours = MPI_ERRHANDLER_NULL;
 
-/* WORLD or SELF: whether it has that handler, which it then loses for another. */
-static bool replace_handler(MPI_Comm comm, MPI_Errhandler from, MPI_Errhandler to) {
-    MPI_Errhandler now;
-    MPI_Comm_get_errhandler(comm, &now);
-    bool has = now == from;
-    if (has)
-        MPI_Comm_set_errhandler(comm, to);
-    MPI_Errhandler_free(&now);
-    return has;
+/* As MPI_ERRORS_RETURN, but another than that: a program may set that one meanwhile. */
+static void return_error(MPI_Comm *comm, int *code, ...) {
+    (void)comm;
+    (void)code;
+}
+
+/* WORLD and SELF: those that have the one get the other. */
+static void replace_handlers(MPI_Errhandler from, MPI_Errhandler to) {
+    MPI_Comm comms[2] = {MPI_COMM_WORLD, MPI_COMM_SELF};
+    for (int i = 0; i < 2; i++) {
+        MPI_Errhandler now;
+        MPI_Comm_get_errhandler(comms[i], &now);
+        if (now == from)
+            MPI_Comm_set_errhandler(comms[i], to);
+        MPI_Errhandler_free(&now);
+    }
 }
 
 void tam_mpi_hold_errors(void) {
-    MPI_Comm comms[2] = {MPI_COMM_WORLD, MPI_COMM_SELF};
     pthread_mutex_lock(&errors_lock);
-    for (int i = 0; holds == 0 && i < 2; i++)
-        was_fatal[i] = replace_handler(comms[i], MPI_ERRORS_ARE_FATAL, MPI_ERRORS_RETURN);
-    holds++;
+    if (holds++ == 0 && MPI_Comm_create_errhandler(return_error, &ours) == MPI_SUCCESS)
+        replace_handlers(MPI_ERRORS_ARE_FATAL, ours);
     pthread_mutex_unlock(&errors_lock);
 }
 
 void tam_mpi_release_errors(void) {
-    MPI_Comm comms[2] = {MPI_COMM_WORLD, MPI_COMM_SELF};
     pthread_mutex_lock(&errors_lock);
-    holds--;
-    for (int i = 0; holds == 0 && i < 2; i++)
-        if (was_fatal[i])
-            replace_handler(comms[i], MPI_ERRORS_RETURN, MPI_ERRORS_ARE_FATAL);
+    if (--holds == 0 && ours != MPI_ERRHANDLER_NULL) {
+        replace_handlers(ours, MPI_ERRORS_ARE_FATAL);
+        MPI_Errhandler_free(&ours);
+    }
     pthread_mutex_unlock(&errors_lock);
 }

@@ -123,7 +123,7 @@ TAMIS_API void tamis_local_destroy(tamis_local *local);
  * params are the base, less what steps beside the exchange have changed; or, with a scheme that
  * keeps no residual, a failed exchange leaves params as they are, and the next round includes it.
  * An exception is a round with NaN or Inf and scheme dense: its changes are lost on all ranks, as
- * dense loses such a gradient.
+ * dense loses such a gradient. With H = delay a call that reports a lost round has begun the next.
  *
  * Collective: those calls that begin or end an exchange: the same on all ranks. The ranks compare
  *             configuration, position and the bits of the base before anything is applied

@@ -40,8 +40,8 @@ TAMIS_CHECKED tamis_status tamis_comm_create_mpi_of(const char *built_with, cons
  * More than 2 ranks measure their network here and choose the stages in which they exchange
  * (tamis_comm_plan): results are the same for all stages. TAMIS_PLAN fixes them.
  *
- * Initialise MPI first, and do not finalise it before tamis_comm_destroy: every call but destroy
- * says STATE then. After the communicator is lost (TAMIS_E_TIMEOUT and worse) do not call
+ * Initialise MPI first, and do not finalise it before tamis_comm_destroy: calls that exchange or
+ * wait say STATE then. After the communicator is lost (TAMIS_E_TIMEOUT and worse) do not call
  * MPI_Finalize, which may hang: end the process with MPI_Abort or _exit, and keep gradient buffers
  * allocated until then.
  *
@@ -49,12 +49,13 @@ TAMIS_CHECKED tamis_status tamis_comm_create_mpi_of(const char *built_with, cons
  * library is configured), a process that dies is noticed at once, as TRANSPORT, and
  * tamis_comm_shrink goes on with those that live. It waits for all that live: one that has stopped
  * must be ended first, else TIMEOUT; the call may then be repeated, and continues where it was. A
- * list of ranks is only compared with what MPI finds. As long as such a communicator is open,
- * errors of MPI_COMM_WORLD and MPI_COMM_SELF return if they were fatal (the default), because a
- * death may be reported there; communicators of your own need MPI_ERRORS_RETURN too. Of Open MPI
- * 5.0.11 was seen: MPI_Finalize waits forever after a second death, so end such processes by
- * _exit; and processes crash inside MPIX_Comm_shrink if another dies in that moment (8 of some 900
- * runs with one or two deaths; sandialabs/Fenix issue 136 has that trace too).
+ * list of ranks is only compared with what MPI finds. As long as such a communicator is open, and
+ * for good once one was lost, errors of MPI_COMM_WORLD and MPI_COMM_SELF return if they were fatal
+ * (the default), because a death may be reported there; communicators of your own need
+ * MPI_ERRORS_RETURN too. Of Open MPI 5.0.11 was seen: MPI_Finalize waits forever after a second
+ * death, so end such processes by _exit; and processes crash inside MPIX_Comm_shrink if another
+ * dies in that moment (8 of some 900 runs with one or two deaths; sandialabs/Fenix issue 136 has
+ * that trace too).
  *
  * A program that was built or runs with another MPI than the library (Open MPI, or MPICH and its
  * relatives) gets UNSUPPORTED: their handles mean nothing to each other. A process that is alone in

@@ -62,13 +62,13 @@
  *              nothing, the step, or the communicator (section 2). tamis_last_error() holds one
  *              sentence, which is also logged unless TAMIS_LOG is off. Compilers warn of calls
  *              that ignore a status (TAMIS_CHECKED).
- * Deadlines    No call blocks longer than the communicator's timeout (plus one second), without the
- *              time in which the process was stopped (SIGSTOP, a suspended job). Waits for a CUDA
- *              device that the host drives, and destroy calls, take at most TAMIS_TIMEOUT_MS.
+ * Deadlines    No call blocks longer than the communicator's timeout (plus one second). Waits for
+ *              a CUDA device that the host drives, and destroy calls, take at most
+ *              TAMIS_TIMEOUT_MS.
  * Process      The library never exits, aborts, raises a signal or writes to stdout. Messages go
  *              to stderr or a log file, by default only warnings and errors.
- *              In a child that was forked, calls on what its parent made say STATE, and destroy
- *              frees nothing.
+ *              In a child that was forked, calls that exchange or wait say STATE on what its parent
+ *              made, and a communicator or reducer is not freed by destroy.
  * Structs      Set every struct that has a `size` field by its _INIT macro, even if the library
  *              fills it in. Fields are only ever added at the end, so a program built with an
  *              older header keeps working.

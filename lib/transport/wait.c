@@ -24,7 +24,6 @@ enum {
     SPIN_NS = 15000,        /* processor time that a sleep costs */
     SPIN_ALONE_NS = 50000,
     LATE_NS = 1000000000,
-    STOPPED_NS = 1000000000,
     YIELD_NS = 400000 /* the caller's sleeps end 50 us late (thread.c): an eighth of it */
 };
 
@@ -64,25 +63,6 @@ void tam_wait_warn(tam_call *call, uint32_t rank, const char *missing, uint32_t 
     tam_log(TAM_WARN, "rank %u%s: has waited %.1f s for rank(s)%s, and gives up in %.1f s", rank,
             tam_wait_call_text(call, what), 1e-9 * (double)waited_ns, missing,
             1e-9 * (double)(call->deadline_ns > now_ns ? call->deadline_ns - now_ns : 0));
-}
-
-uint64_t tam_wait_look_until(uint64_t *until_ns, uint64_t *looked_ns) {
-    uint64_t now_ns = tam_clock_ns(), since_ns = now_ns - *looked_ns;
-    *looked_ns = now_ns;
-    if (since_ns > STOPPED_NS && *until_ns < UINT64_MAX - since_ns)
-        *until_ns += since_ns;
-    return now_ns;
-}
-
-uint64_t tam_wait_look(tam_call *call, uint64_t *looked_ns) {
-    uint64_t before_ns = call->deadline_ns,
-             now_ns = tam_wait_look_until(&call->deadline_ns, looked_ns);
-    if (call->deadline_ns == before_ns)
-        return now_ns;
-    call->begin_ns += call->deadline_ns - before_ns;
-    tam_log(TAM_INFO, "this process was stopped for %.1f s; deadlines move on by that time",
-            1e-9 * (double)(call->deadline_ns - before_ns));
-    return now_ns;
 }
 
 tam_wait tam_wait_begin(tam_call *call) {

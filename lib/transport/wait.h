@@ -18,7 +18,7 @@ tam_wait tam_wait_begin(tam_call *call);
 /** Pause between two polls, as call->waiting says. */
 void tam_wait_pause(const tam_wait *wait);
 
-enum { TAM_WAIT_TEXT = 112, TAM_WAIT_LOOK_NS = 200000000 };
+enum { TAM_WAIT_TEXT = 112 };
 
 /** For error texts: ", tamis_reducer_wait of step 7". @return text */
 const char *tam_wait_call_text(const tam_call *call, char text[TAM_WAIT_TEXT]);
@@ -34,16 +34,6 @@ uint64_t tam_wait_warn_ns(const tam_call *call);
 /** Give it, at level warn, and record it.
  * @param  missing  the ranks it waits for, as " 3 5"; the first of them */
 void tam_wait_warn(tam_call *call, uint32_t rank, const char *missing, uint32_t first);
-
-/** Look at the clock, at least every TAM_WAIT_LOOK_NS. More than a second after the last look this
- * process was stopped (SIGSTOP, a debugger, a job that was suspended): then the call's begin and
- * deadline move on by that time, for the ranks that it waits for may have been stopped, too.
- * @param  looked_ns  [in,out]  the last look
- * @return            now */
-uint64_t tam_wait_look(tam_call *call, uint64_t *looked_ns);
-
-/** As tam_wait_look, for a deadline alone. */
-uint64_t tam_wait_look_until(uint64_t *until_ns, uint64_t *looked_ns);
 
 /** All ranks have come: later waits of the call are only for messages in flight. */
 void tam_wait_end(const tam_wait *wait);

@@ -5,12 +5,15 @@
  */
 #include "tests/support/ranks.h"
 #include "tests/support/schemes.h"
+#include "tests/support/scratch.h"
 #include "tests/support/data.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <stdio.h>
+#include <tamis/state.h>
 #include <tamis/stats.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
@@ -231,6 +234,9 @@ static void run_lasting(test_rank *self) {
     RANK_OK(self, data_even_reducer(self->comm, 3, LONG, &config, &reducer));
     for (int i = 0; i < GOOD_STEPS; i++)
         RANK_OK(self, lasting_step(self, reducer, false, 1.0f));
+    char name[32], path[SCRATCH_PATH];
+    snprintf(name, sizeof name, "lasting-%u", self->id);
+    RANK_OK(self, tamis_reducer_save(reducer, scratch_path(name, path)));
     for (int i = 0; i < LASTING_STEPS; i++) {
         RANK_STATUS(self, TAMIS_E_NONFINITE, lasting_step(self, reducer, true, 1.0f));
         says(self, "first on rank 1, in the gradient of one)", self->id == 1);
@@ -242,6 +248,13 @@ static void run_lasting(test_rank *self) {
     says(self, ", 4 steps in a row have NaN or Inf, from step 2 on", true);
     RANK_OK(self, lasting_step(self, reducer, false, 1.0f));
     RANK_STATUS(self, TAMIS_E_ARGUMENT, lasting_step(self, reducer, true, INFINITY));
+    says(self, "in a row", false);
+    for (int i = 0; i < 2; i++) /* a state that is loaded has none of it */
+        RANK_STATUS(self, TAMIS_E_NONFINITE, lasting_step(self, reducer, true, 1.0f));
+    says(self, ", 2 steps in a row have NaN or Inf, from step 7 on", true);
+    RANK_OK(self, tamis_reducer_load(reducer, path));
+    RANK_STATUS(self, TAMIS_E_NONFINITE, lasting_step(self, reducer, true, 1.0f));
+    says(self, "step 2: entries", true);
     says(self, "in a row", false);
     tamis_reducer_destroy(reducer);
 }
