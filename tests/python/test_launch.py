@@ -45,9 +45,13 @@ def test_mpirun_takes_mpi():
     assert (job.status, job.lines) == (0, ["mpi 0 2", "mpi 1 2"]), job
 
 
+# Each process is a job of Open MPI by itself, and two jobs that begin in one TMPDIR may fail.
+OWN_FOLDER = "import os, tempfile\nos.environ['TMPDIR'] = tempfile.mkdtemp()\n"
+
+
 @needs_mpi
 def test_mpi_under_env_init_is_refused_on_all_ranks(tmp_path):
-    job = jobs.env_init(2, say_error('"mpi"'), folder=tmp_path)
+    job = jobs.env_init(2, OWN_FOLDER + say_error('"mpi"'), folder=tmp_path)
     assert len(job.lines) == 2, job
     for line in job.lines:
         assert "WORLD_SIZE=2, but the communicator over mpi has 1 rank" in line
