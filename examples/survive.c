@@ -44,12 +44,6 @@ static void check(tamis_status status, const char *call) {
 }
 #define CHECK(call) check(call, #call)
 
-/* Errors of MPI end the job by default, and a death is one; see tamis/mpi.h. */
-static void begin(int *argc, char ***argv) {
-    int threads;
-    MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &threads);
-}
-
 static void open_reducer(void) {
     const tamis_segment segments[] = {{"W1", B1 - W1}, {"b1", W2 - B1}, {"W2", B2 - W2}, {"b2", 1}};
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -131,7 +125,8 @@ int main(int argc, char **argv) {
     static float grads[PARAMETERS];
     bool deadly = argc > 1 && strcmp(argv[1], "die") == 0, fewer = false;
     double loss = 0.0; /* of this rank, in the steps since the last report */
-    begin(&argc, &argv);
+    int threads;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &threads);
     open_reducer();
     model_init(m.params);
     CHECK(tamis_comm_check_equal(comm, m.params, sizeof m.params));

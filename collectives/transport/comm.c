@@ -6,7 +6,6 @@
 #include "lib/transport/wait.h"
 #include "lib/base/fenv.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <tamis/elastic.h>
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/base/sync.h"
-
-#include <stdatomic.h>
 #include "lib/base/fenv.h"
 
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <time.h>
 
 bool tam_lock_open(pthread_mutex_t *lock, pthread_cond_t *changed) {

@@ -7,9 +7,6 @@
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"
 
-#ifdef TEST_ULFM
-#include <mpi-ext.h>
-#endif
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -113,16 +110,6 @@ static void draw_deaths(uint64_t seed) {
         _exit(9);
 }
 
-static bool kills_tolerated(void) {
-#ifdef TEST_ULFM
-    int *on = NULL, found = 0;
-    MPI_Comm_get_attr(MPI_COMM_WORLD, MPIX_FT, (void *)&on, &found);
-    return found && *on;
-#else
-    return false;
-#endif
-}
-
 /* The last step is applied by all that live, or by none: who was alone in it makes it again. */
 static void run(job *j) {
     tamis_status status;
@@ -150,7 +137,7 @@ int main(int argc, char **argv) {
     config.bucket_length = seed % 3 == 0 ? 0 : N / 3;
     MPI_OK(data_reducer(j.comm, N, &config, &j.r));
     MPI_Barrier(MPI_COMM_WORLD);
-    bool tolerated = kills_tolerated();
+    bool tolerated = mpi_tolerates_faults();
     if (argc > 1 && tolerated)
         draw_deaths(seed);
     run(&j);

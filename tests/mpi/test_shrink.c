@@ -6,9 +6,6 @@
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"
 
-#ifdef TEST_ULFM
-#include <mpi-ext.h>
-#endif
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,16 +118,6 @@ static void refuse(job *j) {
     MPI_OK(tamis_comm_check_equal(j->comm, j->params, sizeof j->params));
 }
 
-static bool tolerates_faults(void) {
-#ifdef TEST_ULFM
-    int *on = NULL, found = 0;
-    MPI_Comm_get_attr(MPI_COMM_WORLD, MPIX_FT, (void *)&on, &found);
-    return found && *on;
-#else
-    return false;
-#endif
-}
-
 int main(int argc, char **argv) {
     job j = {0};
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -140,7 +127,7 @@ int main(int argc, char **argv) {
     j.comm = mpi_comm(test_long_ms());
     config.density = 0.05;
     MPI_OK(data_reducer(j.comm, N, &config, &j.r));
-    if (!tolerates_faults()) {
+    if (!mpi_tolerates_faults()) {
         refuse(&j);
         tamis_reducer_destroy(j.r);
         tamis_comm_destroy(j.comm);

@@ -12,6 +12,9 @@
 #include <tamis/mpi.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef TEST_ULFM
+#include <mpi-ext.h>
+#endif
 
 static int mpi_rank, mpi_nranks, mpi_failures;
 
@@ -60,6 +63,17 @@ static inline double mpi_cpu_s(void) {
     struct timespec now;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/** Whether MPI goes on when processes die, as it was built and started. */
+static inline bool mpi_tolerates_faults(void) {
+#ifdef TEST_ULFM
+    int *on = NULL, found = 0;
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPIX_FT, (void *)&on, &found);
+    return found && *on;
+#else
+    return false;
+#endif
 }
 
 /** Failures of all ranks, the same on all of them. */
