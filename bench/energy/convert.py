@@ -26,13 +26,59 @@ class Run:
         self.header, self.windows, self.lost = header, [], None
 
 
+# What is read of a record. A number is far from where sums would not fit into an integer of 64 bits.
+TEXT, COUNT, NUMBER, FLAG = (str,), (int,), (int, decimal.Decimal), (bool,)
+MISSING = (type(None),)
+SHAPES = {
+    "header": {"schema": TEXT, "boot_id": TEXT, "run": TEXT, "host": TEXT, "rank": COUNT, "t0_unix": NUMBER,
+               "domains": [{"id": TEXT, "source": TEXT, "kind": TEXT, "status": TEXT}]},
+    "window": {"name": TEXT, "t0": NUMBER, "t1": NUMBER, "seconds": NUMBER, "overlaps": FLAG,
+               "uj": COUNT + MISSING, "steps": COUNT + MISSING, "dropped": COUNT,
+               "domains": [{"id": TEXT, "counted": FLAG, "uj": COUNT + MISSING, "status": TEXT,
+                            "tick_s": NUMBER + MISSING}],
+               "phases": [{"name": TEXT, "uj": COUNT + MISSING}],
+               "carbon": {"g": NUMBER + MISSING},
+               "comm": {"bytes_wire": COUNT + MISSING, "elems_offered": COUNT + MISSING,
+                        "elems_sent": COUNT + MISSING}},
+    "summary": {"lost": COUNT},
+}
+NUMBER_MAX = 10**18
+
+
+def fits(value, shape):
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(fits(value.get(name, Ellipsis), part)
+                                               for name, part in shape.items())
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(fits(entry, shape[0]) for entry in value)
+    return type(value) in shape and (type(value) not in NUMBER or abs(value) < NUMBER_MAX)
+
+
 def read_line(line):
     """The record, or None: the last line of a process that was killed may be incomplete."""
     try:
         record = json.loads(line, parse_float=decimal.Decimal)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
+
+
+def check_record(where, record, run):
+    """The record's type, if it is one that is read; that all of it is there."""
+    kind = record.get("type")
+    if kind not in ("header", "window", "summary") or (kind != "header" and not run):
+        return None
+    if kind == "header" and record.get("schema", "tamis.energy/1") != "tamis.energy/1":
+        sys.exit(f"{where}: schema {record['schema']} is not tamis.energy/1")
+    wrong = [name for name, shape in SHAPES[kind].items() if not fits(record.get(name, Ellipsis), shape)]
+    if wrong:
+        sys.exit(f"{where}: \"{wrong[0]}\" of a {kind} is missing or not as tamis.energy/1 has it; "
+                 "the line is damaged: delete it")
+    known = {domain["id"] for domain in (record if kind == "header" else run.header)["domains"]}
+    strange = {domain["id"] for domain in record.get("domains", [])} - known
+    if strange:
+        sys.exit(f"{where}: the header has no domain {min(strange)!r}; the line is damaged: delete it")
+    return kind
 
 
 def read_runs(paths):
@@ -42,16 +88,16 @@ def read_runs(paths):
     for path in sorted(paths, key=lambda path: not path.endswith(".1")):
         name = path.removesuffix(".1")
         run = last.get(name)
-        for line in pathlib.Path(path).read_bytes().decode("utf-8", "replace").split("\n"):
+        lines = pathlib.Path(path).read_bytes().decode("utf-8", "replace").split("\n")
+        for number, line in enumerate(lines, 1):
             record = read_line(line) or {}
-            if record.get("type") == "header":
-                if record["schema"] != "tamis.energy/1":
-                    sys.exit(f"{path}: schema {record['schema']} is not tamis.energy/1")
+            kind = check_record(f"{path}, line {number}", record, run)
+            if kind == "header":
                 key = (record["boot_id"], record["run"], record["rank"], record["t0_unix"])
                 run = last[name] = runs.setdefault(key, Run(record))
-            elif run and record.get("type") == "window":
+            elif kind == "window":
                 run.windows.append(record)
-            elif run and record.get("type") == "summary":
+            elif kind == "summary":
                 run.lost = record["lost"]
     if not runs:
         sys.exit(f"{' '.join(paths)}: no header of an energy log was found")
