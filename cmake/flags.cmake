@@ -46,7 +46,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$" AND CMAKE_SIZEOF_VOI
     set(TAM_HAVE_NEON_KERNELS ON)
 endif()
 
-foreach(part MPI OPENMP CUDA NCCL X86_KERNELS NEON_KERNELS)
+foreach(part MPI UCX OPENMP CUDA NCCL X86_KERNELS NEON_KERNELS)
     if(TAM_HAVE_${part})
         target_compile_definitions(tam_internal INTERFACE TAM_HAVE_${part}=1)
     endif()

@@ -3,6 +3,7 @@
 """Starts N processes on this machine as torchrun does (env://), and ends all when one fails.
 
     examples/launch.py -n 4 examples/ddp_fashion_mnist.py --epochs 2
+    examples/launch.py -n 4 --go-on SCRIPT      others go on when a rank dies (tamis.run_elastic)
 
 For machines without a working torchrun: that of torch 1.13 fails under Python 3.11. Each
 process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and
@@ -53,17 +54,21 @@ def start(
     return subprocess.Popen(command, env=environment)
 
 
-def wait(processes: Processes, timeout: Optional[float]) -> int:
-    """Exit status of the job: 0, or that of the first process seen to have failed."""
+def wait(processes: Processes, timeout: Optional[float], go_on: bool) -> int:
+    """Exit status of the job: 0, or that of the first process seen to have failed; with go_on that
+    of the first where none has ended well."""
     deadline = None if timeout is None else time.monotonic() + timeout
+    failed = {}
     while True:
         states = [process.poll() for process in processes]
         for rank, state in enumerate(states):
-            if state:
+            if state and rank not in failed:
                 how = f"signal {-state}" if state < 0 else f"exit status {state}"
                 print(f"launch.py: rank {rank} ended with {how}", file=sys.stderr)
-                return state if state > 0 else 128 - state
-        if all(state == 0 for state in states):
+                failed[rank] = state if state > 0 else 128 - state
+        if failed and not go_on or len(failed) == len(processes):
+            return next(iter(failed.values()))
+        if None not in states:
             return 0
         if deadline is not None and time.monotonic() > deadline:
             print(f"launch.py: not done after {timeout:g} s", file=sys.stderr)
@@ -92,6 +97,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("-n", "--nranks", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--timeout", type=float, metavar="S", help="end the job after S seconds")
+    parser.add_argument("--go-on", action="store_true", help="end none when another fails")
     parser.add_argument("script", help="Python script, run by the Python that runs this one")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     options = parser.parse_args()
@@ -105,7 +111,7 @@ def main() -> int:
     try:
         for rank in range(options.nranks):
             processes.append(start(rank, options.nranks, port, command))
-        return wait(processes, options.timeout)
+        return wait(processes, options.timeout, options.go_on)
     except KeyboardInterrupt:
         return 130
     finally:

@@ -24,6 +24,15 @@ static tamis_feature mpi_feature(void) {
 #endif
 }
 
+static tamis_feature ucx_feature(void) {
+#ifdef TAM_HAVE_UCX
+    return (tamis_feature){sizeof(tamis_feature), "ucx", 1,
+                           "built with UCX; loads libucp.so.0 when it is used"};
+#else
+    return (tamis_feature){sizeof(tamis_feature), "ucx", 0, "built without UCX (TAMIS_UCX)"};
+#endif
+}
+
 static tamis_feature openmp_feature(void) {
     if (tam_cpu_threaded())
         return (tamis_feature){sizeof(tamis_feature), "openmp", 1,
@@ -63,8 +72,8 @@ static tamis_feature cpu_feature(const tam_tile_level *level) {
 }
 
 int tamis_feature_list(size_t index, tamis_feature *out) {
-    static tamis_feature (*const parts[])(void) = {mpi_feature, openmp_feature, cuda_feature,
-                                                   nccl_feature};
+    static tamis_feature (*const parts[])(void) = {mpi_feature, ucx_feature, openmp_feature,
+                                                   cuda_feature, nccl_feature};
     enum { PARTS = sizeof parts / sizeof parts[0] };
     size_t levels = 0;
     while (tam_tile_levels[levels].name)

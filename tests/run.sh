@@ -63,7 +63,7 @@ done
 # Similar cases are drawn by it (tests/support/ranks.h).
 export TEST_FEW=1 TEST_DRAW=${TEST_DRAW-$(draw_of_commit)}
 
-need_packages "${install[@]}" cmake ninja-build ccache gcc g++ libc6-dev pkg-config libopenmpi-dev \
+need_packages "${install[@]}" cmake ninja-build ccache gcc g++ libc6-dev pkg-config libopenmpi-dev libucx-dev \
     openmpi-bin libopenblas-dev libcmocka-dev libjansson-dev zlib1g-dev libxxhash-dev \
     dataset-fashion-mnist iproute2 python3-dev python3-numpy python3-torch python3-mpi4py \
     python3-pytest python3-pip python3-setuptools python3-wheel \
@@ -82,7 +82,7 @@ unset TAMIS_WERROR
 
 # What is tested may not shrink because something is missing here.
 parts() { # build
-    local demanded="TESTS MPI OPENMP BENCH"
+    local demanded="TESTS MPI UCX OPENMP BENCH"
     case $1 in
         release)
             demanded+=" PYTHON LAB"

@@ -2,7 +2,7 @@
  *
  * The ranks of a bench program: threads of this process (local) or processes (MPI). A group offers
  * what a program needs beside the library: compare figures, wait for each other, fail together.
- * Transport nccl is a communicator made over either kind, one rank per CUDA device.
+ * Transports nccl, one rank per CUDA device, and ucx are communicators made over either kind.
  */
 #ifndef TAMIS_BENCH_GROUP_H
 #define TAMIS_BENCH_GROUP_H
@@ -12,9 +12,14 @@
 #include <stdint.h>
 #include <tamis/tamis.h>
 
-typedef enum bench_transport { BENCH_LOCAL = 0, BENCH_MPI = 1, BENCH_NCCL = 2 } bench_transport;
+typedef enum bench_transport {
+    BENCH_LOCAL = 0,
+    BENCH_MPI = 1,
+    BENCH_NCCL = 2,
+    BENCH_UCX = 3
+} bench_transport;
 
-#define BENCH_TRANSPORTS "local|mpi|nccl" /* in the order of bench_transport */
+#define BENCH_TRANSPORTS "local|mpi|nccl|ucx" /* in the order of bench_transport */
 
 typedef struct bench_group bench_group;
 typedef struct bench_message bench_message;

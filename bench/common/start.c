@@ -4,6 +4,7 @@
 #ifdef TAMIS_BENCH_NCCL
 #include <tamis/nccl.h>
 #endif
+#include <tamis/ucx.h>
 
 #include "bench/common/same_options.h"
 #include "bench/common/device.h"
@@ -12,9 +13,9 @@
 #include "bench/common/launcher.h"
 #include "bench/common/usage.h"
 
-/* NCCL bootstraps over a group of the kind that the launcher suggests. */
+/* NCCL and UCX bootstrap over a group of the kind that the launcher suggests. */
 static bench_transport kind_of(int transport) {
-    if (transport != BENCH_NCCL)
+    if (transport != BENCH_NCCL && transport != BENCH_UCX)
         return (bench_transport)transport;
     return bench_launched_mpi() && bench_mpi_built() ? BENCH_MPI : BENCH_LOCAL;
 }
@@ -64,21 +65,43 @@ static void make_nccl(bench_group *group, tamis_comm **out) {
 }
 #endif
 
+#ifdef TAMIS_BENCH_UCX
+static tamis_status gather_addresses(void *group, const void *send, void *recv, size_t bytes) {
+    bench_allgather(group, send, bytes, recv);
+    return TAMIS_OK;
+}
+
+static void make_ucx(bench_group *group, tamis_comm **out) {
+    tamis_callbacks rendezvous = TAMIS_CALLBACKS_INIT;
+    rendezvous.rank = group->rank;
+    rendezvous.nranks = group->nranks;
+    rendezvous.allgather = gather_addresses;
+    rendezvous.context = group;
+    bench_try(group, tamis_comm_create_ucx(&rendezvous, NULL, out), "cannot create a communicator");
+}
+#else
+static void make_ucx(bench_group *group, tamis_comm **out) {
+    (void)out;
+    bench_fail(group, "this build has no UCX");
+}
+#endif
+
 static int run_rank(bench_group *group, void *context) {
     const launch *l = context;
-    tamis_comm *outer = group->comm, *nccl = NULL;
+    tamis_comm *outer = group->comm, *made = NULL;
     if (!bench_same_options(group))
         return 2;
     bench_device_use(group, l->device);
-    if (l->transport == BENCH_NCCL) {
-        make_nccl(group, &nccl);
-        group->comm = nccl;
-    }
+    if (l->transport == BENCH_NCCL)
+        make_nccl(group, &made);
+    else if (l->transport == BENCH_UCX)
+        make_ucx(group, &made);
+    if (!made)
+        return l->body(group, l->context);
+    group->comm = made;
     int status = l->body(group, l->context);
-    if (nccl) {
-        tamis_comm_destroy(nccl);
-        group->comm = outer;
-    }
+    tamis_comm_destroy(made);
+    group->comm = outer;
     return status;
 }
 

@@ -48,9 +48,9 @@ tamis_status tam_staged_usable(const void *arg) {
     return s->coll.p2p->usable ? s->coll.p2p->usable(s->self) : TAMIS_OK;
 }
 
-void tam_staged_abort(void *arg) {
+void tam_staged_abort(void *arg, tamis_status status, const char *cause) {
     tam_staged *s = arg;
-    s->coll.p2p->abort(s->self);
+    s->coll.p2p->abort(s->self, status, cause);
 }
 
 void tam_staged_close(void *arg, int clean) {

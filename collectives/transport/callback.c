@@ -81,8 +81,8 @@ static tamis_status alltoall_callback(void *arg, const void *send, const size_t 
                                   &self->runs, send, send_at, recv, recv_at, call);
 }
 
-static void abort_callback(void *arg) {
-    (void)arg; /* only the caller can wake a callback that blocks */
+static void abort_callback(void *arg, tamis_status status, const char *cause) {
+    (void)arg, (void)status, (void)cause; /* only the caller can wake a callback that blocks */
 }
 
 static void close_callback(void *arg, int clean) {

@@ -82,10 +82,11 @@ static uint64_t comm_earlier(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* Collectives enqueued on devices would wait forever for their partners. */
-static void release_streams(tamis_comm *comm) {
-    if (comm->transport->stream)
-        comm->transport->abort(comm->self);
+/* Collectives enqueued on devices would wait forever for their partners, other ranks until their
+ * deadline. */
+static void release_others(tamis_comm *comm, tamis_status status, const char *cause) {
+    if (comm->transport->stream || (comm->transport->capabilities & TAM_CAP_ALARMS))
+        comm->transport->abort(comm->self, status, cause);
 }
 
 /* Called before the caller can know that the job has ended. */
@@ -129,7 +130,7 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
         snprintf(job->message, sizeof job->message, "%s", tamis_last_error());
     if (tamis_status_loss(status) == TAMIS_LOST_COMM) {
         poison(comm, status, tamis_last_error(), true);
-        release_streams(comm);
+        release_others(comm, status, tamis_last_error());
         status = (tamis_status)atomic_load(&comm->poison); /* another failure may have been first */
     }
     job->status = status;
@@ -229,7 +230,7 @@ static void comm_give_up(tamis_comm *comm, const tam_job *job, uint64_t begin_ns
     snprintf(text, sizeof text, "rank %u%s, and the transport did not return by its deadline",
              comm->rank, tam_wait_time_text(&call, waited));
     poison(comm, TAMIS_E_TIMEOUT, text, false);
-    release_streams(comm);
+    release_others(comm, TAMIS_E_TIMEOUT, text);
 }
 
 tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
@@ -376,20 +377,23 @@ tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting) {
 
 void tam_comm_lose(tamis_comm *comm, tamis_status status) {
     poison(comm, status, tamis_last_error(), true);
-    comm->transport->abort(comm->self);
+    comm->transport->abort(comm->self, status, tamis_last_error());
 }
 
 void tam_comm_revoke(tamis_comm *comm) {
-    poison(comm, TAMIS_E_ABORTED, "tamis_comm_shrink was called on this rank", true);
-    comm->transport->abort(comm->self);
+    static const char cause[] = "tamis_comm_shrink was called on this rank";
+    poison(comm, TAMIS_E_ABORTED, cause, true);
+    comm->transport->abort(comm->self, TAMIS_E_ABORTED, cause);
 }
+
+static const char abort_called[] = "tamis_comm_abort was called on this rank";
 
 tamis_status tamis_comm_abort(tamis_comm *comm) {
     if (!comm)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_abort: comm is NULL");
     TAM_TRY(tam_comm_usable(comm));
-    poison(comm, TAMIS_E_ABORTED, "tamis_comm_abort was called on this rank", false);
-    comm->transport->abort(comm->self);
+    poison(comm, TAMIS_E_ABORTED, abort_called, false);
+    comm->transport->abort(comm->self, TAMIS_E_ABORTED, abort_called);
     return TAMIS_OK;
 }
 

@@ -85,9 +85,9 @@ static tamis_status alltoall_faulty(void *arg, const void *send, const size_t *s
     return after(f, hit, recv, recv_at[f->nranks]);
 }
 
-static void abort_faulty(void *arg) {
+static void abort_faulty(void *arg, tamis_status status, const char *cause) {
     faulty *f = arg;
-    f->inner->abort(f->self);
+    f->inner->abort(f->self, status, cause);
 }
 
 static tamis_status shrink_faulty(void *arg, const tam_left *left, tamis_comm **out) {

@@ -202,11 +202,12 @@ tamis_status tam_local_alltoall(void *arg, const void *send, const size_t *send_
     return TAMIS_OK;
 }
 
-void tam_local_abort(void *arg) {
+void tam_local_abort(void *arg, tamis_status status, const char *cause) {
     tam_local *self = arg;
-    char cause[64];
-    snprintf(cause, sizeof cause, "rank %u aborted the communicator", self->rank);
+    char text[256];
+    (void)status;
+    snprintf(text, sizeof text, "rank %u aborted the communicator: %.200s", self->rank, cause);
     pthread_mutex_lock(&self->hub->lock);
-    tam_hub_break(self->hub, TAMIS_E_ABORTED, cause);
+    tam_hub_break(self->hub, TAMIS_E_ABORTED, text);
     pthread_mutex_unlock(&self->hub->lock);
 }

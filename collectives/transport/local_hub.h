@@ -88,7 +88,7 @@ tamis_status tam_local_allgather(void *arg, const void *send, size_t bytes, void
 tamis_status tam_local_allreduce_sum(void *arg, float *values, size_t count, tam_call *call);
 tamis_status tam_local_alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
                                 const size_t *recv_at, tam_call *call);
-void tam_local_abort(void *arg);
+void tam_local_abort(void *arg, tamis_status status, const char *cause);
 void tam_local_close(void *arg, int clean);
 tamis_status tam_local_shrink(void *arg, const tam_left *left, tamis_comm **out);
 

@@ -131,8 +131,8 @@ static void cancel_mpi(void *arg, uint32_t ticket) {
         MPI_Request_free(request); /* the ticket may be used again */
 }
 
-static void abort_mpi(void *arg) {
-    (void)arg; /* the poison ends polling on this rank; the others time out */
+static void abort_mpi(void *arg, tamis_status status, const char *cause) {
+    (void)arg, (void)status, (void)cause; /* the poison ends polling here; the others time out */
 }
 
 /* After a failure messages may still be in flight, so the communicator and the buffers given to MPI

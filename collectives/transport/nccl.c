@@ -194,7 +194,7 @@ tamis_status tam_nccl_gather_piece(void *arg, const void *send, size_t bytes, co
     tamis_status status = nccl_send_piece(self, bytes + TAM_SEAL, call);
     tam_nccl_leave(&before);
     if (status != TAMIS_OK)
-        tam_nccl_abort(self);
+        tam_nccl_abort(self, status, "");
     call->wire_bytes += (uint64_t)(bytes + TAM_SEAL) * (self->nranks - 1);
     TAM_TRY(status);
     char *received = self->pinned + self->capacity;

@@ -155,7 +155,7 @@ bool tam_nccl_await_helper(tam_nccl *self, uint64_t until_ns);
 ncclResult_t tam_nccl_wait_done(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns);
 
 /** An entry of the transport's table. */
-void tam_nccl_abort(void *arg);
+void tam_nccl_abort(void *arg, tamis_status status, const char *cause);
 void tam_nccl_close(void *arg, int clean);
 
 /** Whether this NCCL can revoke and shrink. */

@@ -126,8 +126,9 @@ static void begin_end(tam_nccl *self, tam_nccl_task *task) {
 
 /* Revoking ends what has been launched. A graph may launch more afterwards, which would wait for
  * ever: only an abort ends that. */
-void tam_nccl_abort(void *arg) {
+void tam_nccl_abort(void *arg, tamis_status status, const char *cause) {
     tam_nccl *self = arg;
+    (void)status, (void)cause; /* NCCL tells the others nothing */
     bool kept = tam_nccl_shrinks(self) && !atomic_load(&self->captured);
     begin_end(self, kept ? revoke_comm : abort_comm);
 }

@@ -81,9 +81,9 @@ static tamis_status recorded_shrink(void *arg, const tam_left *left, tamis_comm 
     return t->inner->shrink(t->self, left, out);
 }
 
-static void abort_inner(void *arg) {
+static void abort_inner(void *arg, tamis_status status, const char *cause) {
     tam_recorded *t = arg;
-    t->inner->abort(t->self);
+    t->inner->abort(t->self, status, cause);
 }
 
 /* The communicator closes its own. */

@@ -40,6 +40,7 @@ typedef struct standing {
     tam_handshake_header header;
     uint64_t rank, nranks, list; /* of the old communicator; a hash of who is left */
     uint64_t group;              /* of the new flight recorder */
+    uint64_t generation;         /* of the old communicator */
 } standing;
 
 _Static_assert(sizeof(standing) <= TAM_RECORD_BYTES, "a standing fits the records");
@@ -67,24 +68,27 @@ static tamis_status shrink_judge(const unsigned char *records, uint32_t nranks) 
 }
 
 /* A rank that has tried it more often has counted more communicators. */
-static void join_recorders(tamis_comm *comm) {
-    uint64_t most = 0;
+static void join_counts(tamis_comm *comm) {
+    uint64_t group = 0, generation = 0;
     for (uint32_t r = 0; r < comm->nranks; r++) {
         const standing *one = tam_handshake_record(comm->records, r);
-        most = one->group > most ? one->group : most;
+        group = one->group > group ? one->group : group;
+        generation = one->generation > generation ? one->generation : generation;
     }
-    tam_flight_join(comm->recorded.flight, (uint32_t)most);
+    tam_flight_join(comm->recorded.flight, (uint32_t)group);
+    comm->generation = (uint32_t)generation + 1;
 }
 
 tamis_status tam_shrink_compare(tamis_comm *comm, const tam_left *left, tamis_status own) {
     size_t bytes = left->nranks * sizeof left->ranks[0];
     const standing mine = {.header = {(uint64_t)own, "tamis_comm_shrink"},
-                           .rank = left->comm->rank,
-                           .nranks = left->comm->nranks,
+                           .rank = left->rank,
+                           .nranks = left->nranks_before,
                            .list = left->ranks ? tam_hash(left->ranks, bytes) : 0,
-                           .group = comm->recorded.flight->group};
+                           .group = comm->recorded.flight->group,
+                           .generation = left->comm->generation};
     TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, shrink_judge, left->deadline_ns));
-    join_recorders(comm);
+    join_counts(comm);
     return TAMIS_OK;
 }
 
@@ -149,13 +153,16 @@ tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrink *how, tamis_
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     config.timeout_ms = (uint32_t)(comm->timeout_ns / 1000000u);
     const tam_left left = {.comm = comm,
+                           .rank = comm->rank,
+                           .nranks_before = comm->nranks,
                            .ranks = own.ranks,
                            .nranks = own.nranks,
                            .callbacks = own.callbacks,
                            .deadline_ns = tam_comm_deadline(comm),
                            .config = &config};
     TAM_TRY(comm->transport->shrink(comm->self, &left, &made));
-    made->generation = comm->generation + 1;
+    if (made->generation == 0) /* they all come from one communicator, and were not compared */
+        made->generation = comm->generation + 1;
     atomic_store(&made->waiting, atomic_load(&comm->waiting));
     shrink_log_ranks(comm, made);
     *smaller = made;

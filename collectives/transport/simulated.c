@@ -323,8 +323,8 @@ static void cancel_sim(void *self, uint32_t ticket) {
     e->receives[ticket].posted = false;
 }
 
-static void abort_sim(void *self) {
-    (void)self; /* nothing blocks */
+static void abort_sim(void *self, tamis_status status, const char *cause) {
+    (void)self, (void)status, (void)cause; /* nothing blocks */
 }
 
 static void close_end(void *self, int clean) {

@@ -135,9 +135,9 @@ static tamis_status allreduce_sum_subcomm(void *arg, float *values, size_t count
     return subcomm_gather_sums(t, &s, call);
 }
 
-static void abort_whole(void *arg) {
+static void abort_whole(void *arg, tamis_status status, const char *cause) {
     tam_subcomm *t = arg;
-    t->transport->abort(t->self);
+    t->transport->abort(t->self, status, cause);
 }
 
 static void leave_whole(void *arg, int clean) {

@@ -42,10 +42,10 @@ typedef struct tamis_shrink {
 /**
  * A rank is gone: make a communicator of those that are left, in their old order.
  *
- * Works on a lost communicator, and on a healthy one, which is lost by it (ABORTED): over local and
- * MPI all its ranks notice. Then migrate the reducers (tamis_reducer_migrate), destroy the old
- * ones, and destroy the old communicator. Timeout and waiting (tamis_comm_set_waiting) stay as they
- * were.
+ * Works on a lost communicator, and on a healthy one, which is lost by it (ABORTED): over local,
+ * UCX and MPI all its ranks notice. Then migrate the reducers (tamis_reducer_migrate), destroy the
+ * old ones, and destroy the old communicator. Timeout and waiting (tamis_comm_set_waiting) stay as
+ * they were.
  *
  *     local      without a list: waits for all, and whoever has not come by the deadline, counted
  *                from the first call, is dead. A rank for which the others have already waited in
@@ -54,6 +54,8 @@ typedef struct tamis_shrink {
  *                of them must come. Ranks that come later get TIMEOUT and never join
  *     callback   `ranks` and `callbacks` must be given; the new rank is the index in the list. All
  *                ranks of the new network compare their lists over it
+ *     ucx        whoever lives and comes by three quarters of the deadline; a rank that has stopped
+ *                is left behind then. With a list: these alone, and all of them must come
  *     mpi        needs an MPI with ULFM (Open MPI 5, mpirun --with-ft ulfm); see mpi.h
  *     nccl       `ranks` must be given, and all of them must come; lists that differ give TIMEOUT,
  *                and NCCL has no second try. Needs NCCL 2.28.7, and steps that were not captured as

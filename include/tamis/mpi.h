@@ -54,7 +54,7 @@ TAMIS_CHECKED tamis_status tamis_comm_create_mpi_of(const char *built_with, cons
  * (the default), because a death may be reported there; communicators of your own need
  * MPI_ERRORS_RETURN too. Of Open MPI 5.0.11 was seen: MPI_Finalize waits forever after a second
  * death, so end such processes by _exit; and processes crash inside MPIX_Comm_shrink if another
- * dies in that moment (8 of some 1,100 runs with one or two deaths; sandialabs/Fenix issue 136 has
+ * dies in that moment (14 of some 2,300 runs with one or two deaths; sandialabs/Fenix issue 136 has
  * that trace too).
  *
  * A program that was built or runs with another MPI than the library (Open MPI, or MPICH and its

@@ -59,7 +59,7 @@ static const setting_row rows[TAM_SETTINGS] = {
      "Threads of the CPU kernels if the configuration says 0; needs a build with OpenMP."},
     {"TAMIS_TIMEOUT_MS", NUMBER, "1 to 86400000", 1, 86400000, "300000",
      "Deadline of every wait in milliseconds, if the configuration says 0."},
-    {"TAMIS_TRANSPORT", CHOICE, "auto|mpi|torch|nccl|local", 0, 0, "auto",
+    {"TAMIS_TRANSPORT", CHOICE, "auto|mpi|ucx|torch|nccl|local", 0, 0, "auto",
      "Transport of the Python package's communicators if the caller names none."},
     {"TAMIS_WAIT", CHOICE, "auto|spin|sleep", 0, 0, "auto",
      "How threads wait for other ranks until tamis_comm_set_waiting changes it."},

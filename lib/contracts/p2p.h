@@ -48,8 +48,8 @@ typedef struct tam_p2p {
     /** A message that has not become complete: withdraw it if possible. */
     void (*cancel)(void *self, uint32_t ticket);
 
-    /** Wake up calls that block elsewhere. Any thread. */
-    void (*abort)(void *self);
+    /** Wake up calls that block elsewhere, as tam_transport.abort. Any thread. */
+    void (*abort)(void *self, tamis_status status, const char *cause);
 
     /** Free everything. `clean` is 0 after a failure: do not free what may still be in use. */
     void (*close)(void *self, int clean);

@@ -24,7 +24,8 @@
 enum {
     TAM_CAP_THREADED = 1,  /* calls may come from a thread of the library */
     TAM_CAP_IN_FLIGHT = 2, /* after a failure buffers may still be read or written */
-    TAM_CAP_GATHERS = 4    /* an all-to-all is made of all-gathers, and sends as much */
+    TAM_CAP_GATHERS = 4,   /* an all-to-all is made of all-gathers, and sends as much */
+    TAM_CAP_ALARMS = 8     /* abort tells all other ranks why */
 };
 
 /** First element of shard r of a sum: shard r of P belongs to rank r. r = P: the end. */
@@ -69,6 +70,7 @@ typedef struct tam_call {
 /** Who is left of a communicator, for the transport to go on with (tamis_comm_shrink). */
 typedef struct tam_left {
     tamis_comm *comm;      /* the old one, for tam_comm_revoke: it is lost from then on */
+    uint32_t rank, nranks_before; /* who this rank was, among how many */
     const uint32_t *ranks; /* [nranks] its ranks, ascending, this one among them; NULL: unknown */
     uint32_t nranks;
     const tamis_callbacks *callbacks; /* NULL: not given */
@@ -159,8 +161,9 @@ typedef struct tam_transport {
      * UNSUPPORTED: no effect. */
     tamis_status (*shrink)(void *self, const tam_left *left, tamis_comm **out);
 
-    /** Wake up calls that block, here and, where possible, on other ranks. Any thread. */
-    void (*abort)(void *self);
+    /** Wake up calls that block, here and, where possible, on other ranks. Any thread.
+     * @param  status, cause  why, with a sentence, for the other ranks */
+    void (*abort)(void *self, tamis_status status, const char *cause);
 
     /** Free everything. `clean` is 0 after a failure: do not free what may still be in use. */
     void (*close)(void *self, int clean);

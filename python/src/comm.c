@@ -9,6 +9,7 @@
 #include <tamis/callback.h>
 #include <tamis/elastic.h>
 #include <tamis/stats.h>
+#include <tamis/ucx.h>
 
 PyTypeObject *tam_py_comm_type;
 
@@ -109,39 +110,73 @@ static PyObject *comm_local(PyObject *none, PyObject *args, PyObject *keywords) 
     return list;
 }
 
-static PyObject *comm_callback(PyObject *none, PyObject *args, PyObject *keywords) {
+typedef tamis_status (*comm_maker)(const tamis_callbacks *, const tamis_comm_config *,
+                                   tamis_comm **);
+
+/* Over an all-gather in Python, or by its help. */
+static tam_py_comm *make_by_gather(const char *format, comm_maker maker, PyObject *args,
+                                   PyObject *keywords) {
     static char *names[] = {"rank", "nranks", "allgather", "timeout_ms", NULL};
     PyObject *rank, *nranks, *allgather, *timeout = NULL;
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     tamis_callbacks callbacks = TAMIS_CALLBACKS_INIT;
     tamis_comm *handle;
-    (void)none;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO|O:Comm.callback", names, &rank, &nranks,
-                                     &allgather, &timeout) ||
+    tamis_status status;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, &rank, &nranks, &allgather,
+                                     &timeout) ||
         !tam_py_as_u32(rank, "rank", &callbacks.rank) ||
         !tam_py_as_u32(nranks, "nranks", &callbacks.nranks) ||
         (timeout && !tam_py_as_u32(timeout, "timeout_ms", &config.timeout_ms)))
         return NULL;
-    if (!PyCallable_Check(allgather))
-        return PyErr_Format(PyExc_TypeError, "allgather is %R, which is not callable", allgather);
+    if (!PyCallable_Check(allgather)) {
+        PyErr_Format(PyExc_TypeError, "allgather is %R, which is not callable", allgather);
+        return NULL;
+    }
     tam_py_comm *self = tam_py_comm_alloc(allgather);
     if (!self)
         return NULL;
+    self->nranks = callbacks.nranks;
     callbacks.allgather = tam_py_callback;
     callbacks.context = self; /* outlives the handle */
-    tamis_status status = tamis_comm_create_callback(&callbacks, &config, &handle);
-    if (status != TAMIS_OK) {
+    Py_BEGIN_ALLOW_THREADS status = maker(&callbacks, &config, &handle);
+    Py_END_ALLOW_THREADS if (status != TAMIS_OK) {
+        tam_py_raise(status);
         Py_DECREF(self);
-        return tam_py_raise(status);
+        return NULL;
     }
     tam_py_comm_adopt(self, handle);
+    return self;
+}
+
+static PyObject *comm_callback(PyObject *none, PyObject *args, PyObject *keywords) {
+    (void)none;
+    return (PyObject *)make_by_gather("OOO|O:Comm.callback", tamis_comm_create_callback, args,
+                                      keywords);
+}
+
+static tamis_status make_ucx(const tamis_callbacks *rendezvous, const tamis_comm_config *config,
+                             tamis_comm **out) {
+#ifdef TAM_HAVE_UCX
+    return tamis_comm_create_ucx(rendezvous, config, out);
+#else
+    (void)rendezvous, (void)config, (void)out;
+    return tam_fail(TAMIS_E_UNSUPPORTED, "this build of tamis has no UCX (TAMIS_UCX)");
+#endif
+}
+
+/* The all-gather is not needed any more when they have met. */
+static PyObject *comm_ucx(PyObject *none, PyObject *args, PyObject *keywords) {
+    (void)none;
+    tam_py_comm *self = make_by_gather("OOO|O:Comm.ucx", make_ucx, args, keywords);
+    if (self)
+        Py_CLEAR(self->allgather);
     return (PyObject *)self;
 }
 
 static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     (void)type, (void)args, (void)keywords;
     PyErr_SetString(PyExc_TypeError,
-                    "create a Comm with Comm.local, Comm.callback, Comm.mpi or Comm.nccl");
+                    "create a Comm with Comm.local, .callback, .ucx, .mpi or .nccl");
     return NULL;
 }
 
@@ -283,6 +318,9 @@ static PyMethodDef methods[] = {
      "allgather(send, recv), memoryviews of B and nranks * B\nbytes, rank after rank. They are "
      "released when it returns; copy what must be kept.\nWhat it raises becomes the __cause__ of "
      "the Error of the call that needed it."},
+    {"ucx", (PyCFunction)(void (*)(void))comm_ucx, METH_VARARGS | METH_KEYWORDS | METH_STATIC,
+     "ucx(rank, nranks, allgather, timeout_ms=0)\n--\n\nOver UCX. The all-gather, as that of "
+     "Comm.callback, brings the ranks together while\nthis call lasts."},
     {"mpi", (PyCFunction)(void (*)(void))tam_py_loader_mpi,
      METH_VARARGS | METH_KEYWORDS | METH_STATIC,
      "mpi(module, timeout_ms=0)\n--\n\nOver MPI_COMM_WORLD. `module` is the path of the shared "
@@ -313,7 +351,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef getters[] = {
     {"rank", get_rank, NULL, "0 to nranks - 1", NULL},
     {"nranks", get_nranks, NULL, "number of ranks", NULL},
-    {"transport", get_transport, NULL, "\"local\", \"callback\", \"mpi\" or \"nccl\"", NULL},
+    {"transport", get_transport, NULL, "\"local\", \"callback\", \"ucx\", \"mpi\", \"nccl\"", NULL},
     {"status", get_status, NULL, "\"TAMIS_OK\", or the status that lost it", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

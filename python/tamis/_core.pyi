@@ -40,6 +40,15 @@ class Comm:
         raises Error with that exception as __cause__: TAMIS_E_TIMEOUT for a TimeoutError, else
         TAMIS_E_TRANSPORT."""
     @staticmethod
+    def ucx(
+        rank: int,
+        nranks: int,
+        allgather: Callable[[memoryview, memoryview], None],
+        timeout_ms: int = 0,
+    ) -> "Comm":
+        """Over UCX (tamis/ucx.h). `allgather`, as that of `callback`, brings the ranks together
+        while this call lasts."""
+    @staticmethod
     def mpi(module: str, timeout_ms: int = 0) -> "Comm":
         """Over MPI_COMM_WORLD. `module` is the path of the shared object that links MPI, loaded at
         the first call. MPI is initialised if it is not yet; `mpi_finalize` then finalises it."""

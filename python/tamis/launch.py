@@ -19,7 +19,7 @@ from ._core import Comm, Error, Meter, Reducer
 
 log = logging.getLogger("tamis")
 
-TRANSPORTS = ("auto", "mpi", "torch", "nccl", "local")
+TRANSPORTS = ("auto", "mpi", "ucx", "torch", "nccl", "local")
 
 
 def mpi_module() -> Optional[str]:
@@ -78,7 +78,7 @@ def choose(transport: str = "auto", device: str = "cpu") -> Choice:
     carrier = _carrier()
     if device == "cuda" and carrier.transport != "local" and not nccl_missing():
         return Choice("nccl", f"the gradients are on a CUDA device, and {carrier.reason}")
-    return carrier
+    return Choice(over_torch("cpu"), carrier.reason) if carrier.transport == "torch" else carrier
 
 
 def _setting() -> str:
@@ -111,11 +111,13 @@ def _carrier() -> Choice:
 def comm(transport: str = "auto", timeout_s: Optional[float] = None, device: str = "cpu") -> Comm:
     """The communicator of all processes of this job.
 
-    transport  "mpi"; "torch": torch.distributed; "nccl": CUDA, the ranks find each other
-               over MPI or torch; "local": this process alone. "auto": TAMIS_TRANSPORT if it is
-               set, else mpi under mpirun or srun --mpi=..., or if MPI is initialised, else torch
-               if torch.distributed is, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, else
-               local. The choice is logged (logger "tamis", level info).
+    transport  "mpi"; "ucx": UCX, the ranks find each other over torch.distributed; "torch":
+               all-gathers of torch.distributed, whose bytes grow with the number of ranks; "nccl":
+               CUDA, the ranks find each other over MPI or torch; "local": this process alone.
+               "auto": TAMIS_TRANSPORT if it is set, else mpi under mpirun or srun --mpi=..., or if
+               MPI is initialised, else ucx if torch.distributed is, or with RANK, WORLD_SIZE,
+               MASTER_ADDR and MASTER_PORT, or torch where a rank has no UCX, else local. The choice
+               is logged (logger "tamis", level info).
     timeout_s  deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s
     device     where gradients lie. "cuda": auto takes nccl, where it was built, on the current
                device
@@ -126,15 +128,15 @@ def comm(transport: str = "auto", timeout_s: Optional[float] = None, device: str
     Errors: `Error` if the transport is not available, or if a launcher announced another number
     of processes than the communicator has.
     """
-    transport, reason = choose(transport, device)
+    wanted, reason = choose(transport, device)
     _check_announced()
-    if transport == "nccl":
+    if wanted == "nccl":
         made = _open_nccl(timeout_s)
     else:
-        made = _open(transport, timeout_s)
+        made = _open(wanted, timeout_s, may_fall_back=transport == _setting() == "auto")
     remember(made)
     tell_detour(made, device)
-    log.info("transport %s, rank %d of %d: %s", transport, made.rank, made.nranks, reason)
+    log.info("transport %s, rank %d of %d: %s", made.transport, made.rank, made.nranks, reason)
     return made
 
 
@@ -165,10 +167,12 @@ def _milliseconds(timeout_s: Optional[float]) -> int:
     return round(timeout_s * 1000)
 
 
-def _open(transport: str, timeout_s: Optional[float]) -> Comm:
+def _open(transport: str, timeout_s: Optional[float], may_fall_back: bool = False) -> Comm:
     """A communicator of all processes, guarded."""
     if transport == "mpi":
         made = _open_mpi(timeout_s)
+    elif transport == "ucx":
+        made = _open_ucx(timeout_s, may_fall_back)
     elif transport == "torch":
         made = _open_torch(timeout_s)
     else:
@@ -208,6 +212,22 @@ def _open_torch(timeout_s: Optional[float]) -> Comm:
     return binding.carrier(timeout_s=timeout_s)
 
 
+def _open_ucx(timeout_s: Optional[float], may_fall_back: bool) -> Comm:
+    if launcher.torch_distributed() is None:
+        raise launcher.error(
+            "Over transport ucx the ranks find each other by torch.distributed, which cannot be"
+            " imported.",
+            "Install torch, or start the processes with mpirun and pass transport='mpi'.",
+            "TAMIS_E_UNSUPPORTED",
+        )
+    from . import group
+    from .torch import _comm
+
+    group.init_process_group()
+    made = _comm.over_ucx(None, timeout_s, may_fall_back)
+    return _open_torch(timeout_s) if made is None else made
+
+
 def _need_nccl() -> str:
     module, lack = nccl_module(), nccl_missing()
     if module is None or lack:
@@ -235,7 +255,10 @@ def nccl_over(carrier: Comm, timeout_s: Optional[float] = None) -> Comm:
 
 def over_torch(device: str) -> str:
     """The transport between ranks that torch's process groups bring together."""
-    return "nccl" if device == "cuda" and not nccl_missing() else "torch"
+    if device == "cuda" and not nccl_missing():
+        return "nccl"
+    ucx = next(row for row in _core.features() if row["name"] == "ucx")
+    return "ucx" if ucx["available"] else "torch"
 
 
 # --- the guard

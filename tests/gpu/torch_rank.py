@@ -21,6 +21,8 @@ class Rank:
         self.number, self.size = int(os.environ["RANK"]), args.ranks
         self.cuda = args.device == "cuda"
         self.device = torch.device("cuda", 0) if self.cuda else torch.device("cpu")
+        has_ucx = any(row["name"] == "ucx" and row["available"] for row in tamis.features())
+        self.carried = "nccl" if self.cuda else "ucx" if has_ucx else "callback"
         self.loss = torch.nn.CrossEntropyLoss()
         both = self.cuda and args.group == "nccl"
         dist.init_process_group("cpu:gloo,cuda:nccl" if both else "gloo")
@@ -86,7 +88,6 @@ class Rank:
         row = state.stats()
         out = dict(more, transport=state.comm.transport, driver=row["driver"], state=repr(state))
         out["identical"] = self.tt.replicas_identical(model)
-        wanted = "nccl" if self.cuda else "callback"
-        out["ok"] = out.get("ok", True) and out["identical"] and out["transport"] == wanted
+        out["ok"] = out.get("ok", True) and out["identical"] and out["transport"] == self.carried
         state.close()
         return out

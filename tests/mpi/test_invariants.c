@@ -215,7 +215,8 @@ int main(int argc, char **argv) {
     tamis_comm *comm = mpi_comm(test_long_ms());
     MPI_CHECK(tamis_comm_rank(comm) == (uint32_t)mpi_rank, "rank %u", tamis_comm_rank(comm));
     MPI_CHECK(tamis_comm_nranks(comm) == (uint32_t)mpi_nranks, "%u ranks", tamis_comm_nranks(comm));
-    MPI_CHECK(strcmp(tamis_comm_transport(comm), "mpi") == 0, "%s", tamis_comm_transport(comm));
+    MPI_CHECK(strcmp(tamis_comm_transport(comm), mpi_over_ucx() ? "ucx" : "mpi") == 0, "%s",
+              tamis_comm_transport(comm));
     check_same_bits(comm);
     check_codecs(comm);
     check_nodes(comm);

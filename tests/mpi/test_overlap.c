@@ -95,7 +95,8 @@ static void check_forgotten(void) {
     MPI_CHECK(now_ms() - begin_ms < test_short_ms() + test_grace_ms(), "it took %llu ms",
               (unsigned long long)(now_ms() - begin_ms));
     char word[32];
-    snprintf(word, sizeof word, forgets ? "segment %u" : "rank(s) %u",
+    const char *named = mpi_over_ucx() ? "rank %u has given up" : "rank(s) %u";
+    snprintf(word, sizeof word, forgets ? "segment %u" : named,
              forgets ? SEGMENTS / 2 : (uint32_t)mpi_nranks - 1);
     MPI_CHECK(has_word(tamis_last_error(), word), "\"%s\" does not say \"%s\"", tamis_last_error(),
               word);

@@ -37,9 +37,9 @@ static tamis_status to_all(void *self, const void *send, const size_t *send_at, 
     return inner->transport->alltoall(inner->self, send, send_at, recv, recv_at, call);
 }
 
-static void give_up(void *self) {
+static void give_up(void *self, tamis_status status, const char *cause) {
     tamis_comm *inner = self;
-    inner->transport->abort(inner->self);
+    inner->transport->abort(inner->self, status, cause);
 }
 
 static void close_inner(void *self, int clean) {

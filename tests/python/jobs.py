@@ -19,6 +19,12 @@ needs_mpi = pytest.mark.skipif(
     reason="built without MPI, or mpirun is missing",
 )
 
+# What carries gradients where torch.distributed brings the ranks together.
+HAS_UCX = any(row["name"] == "ucx" and row["available"] for row in tamis.features())
+CARRIED = "ucx" if HAS_UCX else "callback"
+CHOSEN = "ucx" if HAS_UCX else "torch"
+needs_ucx = pytest.mark.skipif(not HAS_UCX, reason="built without UCX")
+
 # What launchers and earlier tests may have left; a job's environment begins without it.
 _LAUNCHERS = ("OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MASTER_", "TAMIS_")
 _EXACT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MPI_LOCALRANKID")

@@ -43,7 +43,7 @@ def test_ddp_under_mpirun_learns_and_keeps_replicas_identical(tmp_path):
 def test_ddp_gives_the_same_bits_under_either_launcher(tmp_path):
     under_mpi = train(jobs.mpirun, tmp_path)
     under_env = train(jobs.env_init, tmp_path)
-    assert under_env["transport"] == "callback"
+    assert under_env["transport"] == jobs.CARRIED
     assert under_env["hash"] == under_mpi["hash"]
 
 

@@ -141,7 +141,7 @@ def test_a_variable_that_is_no_number_is_named(env):
 
 
 def test_an_unknown_transport_is_refused_with_the_names(env):
-    with pytest.raises(tamis.Error, match="tcp.*auto, mpi, torch, nccl, local"):
+    with pytest.raises(tamis.Error, match="tcp.*auto, mpi, ucx, torch, nccl, local"):
         tamis.comm("tcp")
 
 
@@ -180,4 +180,4 @@ def test_torch_carries_where_mpi_was_not_built(env, monkeypatch):
     monkeypatch.setattr(launch, "mpi_module", lambda: None)
     monkeypatch.setattr(launcher, "torch_initialised", lambda: True)
     env(OMPI_COMM_WORLD_SIZE=2)
-    assert launch.choose().transport == "torch"
+    assert launch.choose().transport == jobs.CHOSEN

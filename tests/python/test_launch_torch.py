@@ -17,9 +17,21 @@ import ranks
 from jobs import needs_mpi, say, say_error
 
 
-def test_env_init_takes_torch(tmp_path):
+def test_env_init_takes_ucx_and_meets_over_torch(tmp_path):
     job = jobs.env_init(2, say(), folder=tmp_path)
+    assert (job.status, job.lines) == (0, [f"{jobs.CARRIED} 0 2", f"{jobs.CARRIED} 1 2"]), job
+
+
+@jobs.needs_ucx
+def test_without_the_library_of_ucx_gloo_carries_and_says_so(tmp_path):
+    folder = tmp_path / "library"
+    folder.mkdir()
+    (folder / "libucp.so.0").write_bytes(b"")
+    job = jobs.env_init(2, say(), folder=tmp_path, LD_LIBRARY_PATH=folder)
     assert (job.status, job.lines) == (0, ["callback 0 2", "callback 1 2"]), job
+    assert "all-gathers of gloo" in job.err and "UCX cannot be loaded" in job.err, job
+    job = jobs.env_init(2, say(), folder=tmp_path, LD_LIBRARY_PATH=folder, TAMIS_TRANSPORT="ucx")
+    assert job.status != 0 and "UCX cannot be loaded" in job.err, job
 
 
 @needs_mpi
@@ -66,7 +78,7 @@ def test_torchrun_inside_mpirun_takes_torch(monkeypatch):
     monkeypatch.delenv("TAMIS_TRANSPORT", raising=False)
     for name, value in {**outer, **inner}.items():
         monkeypatch.setenv(name, value)
-    assert launch.choose().transport == "torch"
+    assert launch.choose().transport == jobs.CHOSEN
     assert launcher.announced() == {"WORLD_SIZE": 8}
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import jobs
 import ranks
 from torch_models import bits, ddp, network, train
 from saved import own
@@ -253,7 +254,7 @@ def test_replicas_have_the_same_bits_whatever_carries(learned):
         rows = ranks.values(results, "case_sparse")
         assert len({row["bits"] for row in rows}) == 1
         assert all(row["same"] and row["on_comm"] for row in rows)
-        assert {row["transport"] for row in rows} == {"callback" if launcher == "env" else "mpi"}
+        assert {row["transport"] for row in rows} == {jobs.CARRIED if launcher == "env" else "mpi"}
     if ("mpi", 2) in learned:
         torch_carried = ranks.values(learned["mpi", 2], "case_torch_carries")[0]
         assert torch_carried["transport"] == "callback"

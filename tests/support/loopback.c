@@ -118,8 +118,8 @@ static tamis_status test_p2p(void *self, tam_done *done, uint32_t *count) {
     return status;
 }
 
-static void abort_p2p(void *self) {
-    (void)self;
+static void abort_p2p(void *self, tamis_status status, const char *cause) {
+    (void)self, (void)status, (void)cause;
 }
 
 static void close_p2p(void *self, int clean) {

@@ -9,7 +9,10 @@
 #include "tests/support/ranks.h"
 #include <mpi.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <tamis/mpi.h>
+#include <tamis/ucx.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef TEST_ULFM
@@ -48,11 +51,36 @@ static inline void mpi_begin(int *argc, char ***argv, int level) {
     MPI_CHECK(provided >= level, "MPI gives thread level %d, not %d", provided, level);
 }
 
+static inline bool mpi_over_ucx(void) {
+    const char *over = getenv("TEST_OVER");
+    return over && strcmp(over, "ucx") == 0;
+}
+
+static tamis_status mpi_gather(void *context, const void *send, void *recv, size_t bytes) {
+    (void)context;
+    MPI_Allgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, MPI_COMM_WORLD);
+    return TAMIS_OK;
+}
+
+/** Over MPI; with TEST_OVER=ucx over UCX, where MPI is only where the ranks meet. */
+static inline tamis_status mpi_create(const tamis_comm_config *config, tamis_comm **out) {
+#ifdef TAM_HAVE_UCX
+    tamis_callbacks rendezvous = TAMIS_CALLBACKS_INIT;
+    rendezvous.rank = (uint32_t)mpi_rank;
+    rendezvous.nranks = (uint32_t)mpi_nranks;
+    rendezvous.allgather = mpi_gather;
+    if (mpi_over_ucx())
+        return tamis_comm_create_ucx(&rendezvous, config, out);
+#endif
+    (void)mpi_gather;
+    return tamis_comm_create_mpi(MPI_COMM_WORLD, config, out);
+}
+
 static inline tamis_comm *mpi_comm(uint32_t timeout_ms) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     tamis_comm *comm = NULL;
     config.timeout_ms = timeout_ms;
-    MPI_OK(tamis_comm_create_mpi(MPI_COMM_WORLD, &config, &comm));
+    MPI_OK(mpi_create(&config, &comm));
     if (!comm)
         MPI_Abort(MPI_COMM_WORLD, 1);
     return comm;

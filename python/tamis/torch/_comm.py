@@ -136,15 +136,60 @@ def _over_nccl(carrier: _core.Comm, timeout_s: Optional[float]) -> _core.Comm:
 
 
 def carriers_of(
-    group: Any, number: int, timeout_s: Optional[float], nccl: bool
+    group: Any, number: int, timeout_s: Optional[float], transport: str, may_fall_back: bool
 ) -> List[_core.Comm]:
-    """Communicators over a group that is not all ranks; over NCCL they connect there only.
+    """Communicators over a group that is not all ranks; over NCCL and UCX they connect there only.
     Collective over the group."""
     made = []
     for _ in range(number):
-        comm = _carrier_among(group, seconds(timeout_s))
-        made.append(_over_nccl(comm, timeout_s) if nccl else comm)
+        ucx = over_ucx(group, timeout_s, may_fall_back) if transport == "ucx" else None
+        comm = _carrier_among(group, seconds(timeout_s)) if ucx is None else ucx
+        made.append(_over_nccl(comm, timeout_s) if transport == "nccl" else comm)
     return made
+
+
+def over_ucx(
+    group: Optional[Any], timeout_s: Optional[float], may_fall_back: bool
+) -> Optional[_core.Comm]:
+    """A communicator over UCX among the ranks of a group; None: of all. They meet over gloo, which
+    is closed again. @return None where UCX is missing on some rank, which is said, if that may be.
+
+    Collective: yes, over the group
+    """
+    limit_s = seconds(timeout_s)
+    members = dist.group.WORLD if group is None else group
+    rendezvous = _AloneGather(_Alone(members, limit_s), dist.get_world_size(members))
+    try:
+        _need_all(rendezvous, next(row for row in _core.features() if row["name"] == "ucx"))
+        made = _core.Comm.ucx(
+            dist.get_rank(members), rendezvous.nranks, rendezvous, round(limit_s * 1000)
+        )
+        launch.remember(made)
+        return made
+    except _core.Error as error:
+        if not may_fall_back or error.status != "TAMIS_E_UNSUPPORTED":
+            raise
+        launch.log.warning(
+            "gradients travel by all-gathers of gloo, whose bytes grow with the number of ranks: %s",
+            error,
+        )
+        return None
+    finally:
+        rendezvous.leave()
+
+
+def _need_all(rendezvous: _Gather, feature: Dict[str, Any]) -> None:
+    """A rank whose build lacks it would not come to where the others meet."""
+    own, every = bytearray(8), bytearray(8 * rendezvous.nranks)
+    own[0] = bool(feature["available"])
+    rendezvous(memoryview(own), memoryview(every))
+    lacking = [rank for rank, has in enumerate(every[::8]) if not has]
+    if lacking:
+        raise launch.launcher.error(
+            f"Rank(s) {', '.join(map(str, lacking))} have a tamis that was built without UCX.",
+            "Install the same tamis everywhere, or pass transport='torch'.",
+            "TAMIS_E_UNSUPPORTED",
+        )
 
 
 # How often some ranks have used a store, which is the same number on all of them.

@@ -57,12 +57,12 @@ def _of_subgroup(
     taken, reason = launch.choose(transport, device.type)
     if taken == "mpi" and transport == "auto":
         taken = launch.over_torch(device.type)
-    if taken not in ("torch", "nccl"):
+    if taken not in ("torch", "nccl", "ucx"):
         raise ValueError(
             "DistributedDataParallel has a process group that is not all ranks, but transport"
             f" {taken!r} is of all ({reason}): leave the transport out, or give comm="
         )
-    return _comm.carriers_of(group, number, timeout_s, taken == "nccl")
+    return _comm.carriers_of(group, number, timeout_s, taken, transport == "auto")
 
 
 def _check_ranks(parameters: _parameters.Parameters, comms: List[_core.Comm]) -> None:

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The transport's row, and communicators of ranks that have not met before.
+ */
+#include "collectives/transport/ucx_comm.h"
+
+#include "lib/base/fenv.h"
+
+#include <tamis/ucx.h>
+
+static const tam_transport transport = {
+    .name = "ucx",
+    .capabilities = TAM_CAP_IN_FLIGHT | TAM_CAP_THREADED | TAM_CAP_ALARMS,
+    .usable = tam_staged_usable,
+    .allgather = tam_staged_allgather,
+    .allreduce_sum = tam_staged_sum,
+    .alltoall = tam_staged_alltoall,
+    .encoded = &tam_staged_encoded,
+    .shrink = tam_ucx_shrink,
+    .abort = tam_staged_abort,
+    .close = tam_staged_close,
+};
+
+static tamis_status check_rendezvous(const tamis_callbacks *rendezvous) {
+    if (!rendezvous->allgather)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_ucx: rendezvous.allgather is NULL");
+    if (rendezvous->post || rendezvous->test || rendezvous->cancel)
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_comm_create_ucx: of a rendezvous only rank, nranks, "
+                        "allgather and context are used");
+    if (rendezvous->nranks == 0 || rendezvous->nranks > TAM_UCX_MEMBERS ||
+        rendezvous->rank >= rendezvous->nranks)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_ucx: rank %u of %u ranks",
+                        rendezvous->rank, rendezvous->nranks);
+    return TAMIS_OK;
+}
+
+static tamis_status open_all(tam_ucx_mesh *data, tam_ucx_mesh *control, uint64_t deadline_ns,
+                             const tamis_comm_config *config, tamis_comm **out) {
+    uint32_t nranks = data->nmembers, *members = tam_alloc_array(nranks, sizeof members[0]);
+    if (!members) {
+        tam_ucx_mesh_close(data, false);
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
+    }
+    for (uint32_t r = 0; r < nranks; r++)
+        members[r] = r;
+    tamis_status status =
+        tam_ucx_open(&transport, data, control, members, deadline_ns, config, out);
+    tam_free(members);
+    return status;
+}
+
+static tamis_status create(const tamis_callbacks *rendezvous, uint64_t deadline_ns,
+                           const tamis_comm_config *config, tamis_comm **out) {
+    tam_ucx_mesh *data = NULL, *control = NULL;
+    tamis_status status = tam_ucx_mesh_open(false, &data);
+    if (status == TAMIS_OK)
+        status = tam_ucx_mesh_open(true, &control);
+    status = tam_ucx_connect(data, control, status, rendezvous);
+    if (status != TAMIS_OK && data)
+        tam_ucx_mesh_close(data, false);
+    if (control)
+        control->users = 1; /* this call */
+    if (status == TAMIS_OK)
+        status = open_all(data, control, deadline_ns, config, out);
+    if (control)
+        tam_ucx_mesh_release(control);
+    return status;
+}
+
+tamis_status tamis_comm_create_ucx(const tamis_callbacks *rendezvous,
+                                   const tamis_comm_config *config, tamis_comm **out) {
+    TAM_FENV_HELD();
+    tamis_callbacks own = TAMIS_CALLBACKS_INIT;
+    uint64_t timeout_ns;
+    if (!out || !rendezvous)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_ucx: %s is NULL",
+                        out ? "rendezvous" : "out");
+    TAM_TRY(tam_struct_copy("tamis_callbacks", &own, sizeof own, sizeof own, rendezvous));
+    TAM_TRY(check_rendezvous(&own));
+    TAM_TRY(tam_comm_timeout(config, &timeout_ns));
+    return create(&own, tam_clock_ns() + timeout_ns, config, out);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A communicator over UCX on meshes that are connected: memory, and what all ranks settle.
+ */
+#include "collectives/transport/ucx_comm.h"
+
+static bool begin_ucx(tam_ucx *self, const uint32_t *members) {
+    size_t bytes = self->nranks * sizeof members[0];
+    self->members = tam_alloc(bytes);
+    if (!self->members)
+        return false;
+    memcpy(self->members, members, bytes);
+    atomic_init(&self->told, false);
+    pthread_mutex_lock(&self->mesh->lock);
+    bool listens = tam_ucx_listen(self);
+    pthread_mutex_unlock(&self->mesh->lock);
+    return listens;
+}
+
+tamis_status tam_ucx_open(const tam_transport *row, tam_ucx_mesh *data, tam_ucx_mesh *control,
+                          const uint32_t *members, uint64_t deadline_ns,
+                          const tamis_comm_config *config, tamis_comm **out) {
+    const char *wanted = tam_setting_text(TAM_SETTING_PLAN);
+    uint32_t rank = data->self, nranks = data->nmembers;
+    tam_ucx *self = tam_alloc(sizeof *self);
+    tam_staged *staged = NULL;
+    if (self)
+        *self = (tam_ucx){.mesh = data, .control = control, .rank = rank, .nranks = nranks};
+    if (!self || !begin_ucx(self, members)) {
+        tam_free(self ? self->members : NULL);
+        tam_free(self);
+        tam_ucx_mesh_close(data, false);
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
+    }
+    pthread_mutex_lock(&control->lock);
+    control->users++;
+    pthread_mutex_unlock(&control->lock);
+    TAM_TRY(tam_staged_open(&tam_ucx_p2p, self, rank, nranks, wanted, deadline_ns, &staged));
+    return tam_comm_open_staged(row, staged, rank, nranks, config, out);
+}

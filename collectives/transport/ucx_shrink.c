@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The ranks that are left of a communicator over UCX. Each has a new worker for its data. The first
+ * that lives collects their addresses and decides who goes on; all then open a communicator of
+ * those, and compare what they say:
+ *
+ *     member 0   (dead)
+ *     member 1   collects . . . . . . decides {1 2} --+-> rank 0
+ *     member 2   joins 1 . . . . . . . . . . . . . <--+-> rank 1
+ *     member 3   (dead)
+ *
+ * If the one that decides dies, or another before the communicator is open, all begin again: a rank
+ * that had already gone on finds its communicator lost, and shrinks that one. So what is said here
+ * belongs to members of control, not to ranks.
+ */
+#include "collectives/transport/shrink.h"
+#include "collectives/transport/ucx_comm.h"
+
+#include "lib/base/hash.h"
+
+#include <stdlib.h>
+
+static const char call[] = "tamis_comm_shrink";
+
+/* The address of its data follows. */
+typedef struct join {
+    uint64_t hash;    /* of the rest */
+    uint64_t left_ns; /* until the deadline of this rank */
+    uint32_t nonce;   /* of this attempt */
+    uint32_t bytes;   /* of the address */
+} join;
+
+/* Members follow, and their addresses. */
+typedef struct decision {
+    uint64_t hash;
+    uint32_t nonce; /* of the attempt that it answers */
+    uint32_t nmembers, stride, unused;
+    uint32_t members[];
+} decision;
+
+/* One attempt of this rank. */
+typedef struct attempt {
+    tam_ucx *self;
+    const tam_left *left;
+    uint64_t until_ns; /* the one that decides waits for others so long */
+    tam_ucx_mesh *data;
+    join *own;
+    join **joined;      /* [members of control] the last of each; NULL: none */
+    decision *decision; /* NULL: not yet */
+} attempt;
+
+static size_t join_bytes(const join *j) {
+    return sizeof *j + j->bytes;
+}
+
+static size_t decision_bytes(uint32_t nmembers, uint32_t stride) {
+    return sizeof(decision) + nmembers * (sizeof(uint32_t) + (size_t)stride);
+}
+
+static const char *decision_address(const decision *d, uint32_t i) {
+    return (const char *)(d->members + d->nmembers) + (size_t)i * d->stride;
+}
+
+/* Both begin with one. */
+static uint64_t hash_of(const void *message, size_t bytes) {
+    return tam_hash((const char *)message + sizeof(uint64_t), bytes - sizeof(uint64_t));
+}
+
+static bool is_listed(const tam_left *left, uint32_t rank) {
+    for (uint32_t i = 0; i < left->nranks; i++)
+        if (left->ranks[i] == rank)
+            return true;
+    return !left->ranks;
+}
+
+/* As far as both meshes know. With both locks held. */
+static bool lives(const attempt *a, uint32_t rank) {
+    const tam_ucx *self = a->self;
+    return self->mesh->members[rank].gone == UCS_OK && !tam_ucx_member_parted(self->mesh, rank) &&
+           self->control->members[self->members[rank]].gone == UCS_OK;
+}
+
+static void lock_both(const attempt *a) {
+    pthread_mutex_lock(&a->self->mesh->lock);
+    pthread_mutex_lock(&a->self->control->lock);
+    tam_ucx_mesh_progress(a->self->mesh); /* its deaths are known to it */
+    tam_ucx_mesh_progress(a->self->control);
+}
+
+static void unlock_both(const attempt *a) {
+    pthread_mutex_unlock(&a->self->control->lock);
+    pthread_mutex_unlock(&a->self->mesh->lock);
+}
+
+static tamis_status ucx_shrink_late(const attempt *a, const char *what) {
+    return tam_fail(TAMIS_E_TIMEOUT,
+                    "rank %u: %s: %s by the deadline; call again, or end the "
+                    "processes that have stopped",
+                    a->self->rank, call, what);
+}
+
+/* -- the one that decides --------------------------------------------------------------------- */
+
+/* Whoever has less time than this rank is not kept waiting beyond it. */
+static void take_join(attempt *a, uint32_t member, join *j, size_t length) {
+    bool whole = length >= sizeof *j && length == join_bytes(j) && j->hash == hash_of(j, length) &&
+                 member < a->self->control->nmembers;
+    if (!whole) {
+        free(j);
+        return;
+    }
+    uint64_t until_ns = tam_clock_ns() + j->left_ns / 4 * 3;
+    a->until_ns = until_ns < a->until_ns ? until_ns : a->until_ns;
+    free(a->joined[member]);
+    a->joined[member] = j;
+}
+
+static void take_joins(attempt *a) {
+    uint32_t member;
+    size_t length;
+    join *j;
+    while ((j = tam_ucx_mesh_poll(a->self->control, tam_ucx_tag(TAM_UCX_JOIN, 0, 0),
+                                  TAM_UCX_ANY_MEMBER, &length, &member)))
+        take_join(a, member, j, length);
+}
+
+/* @param  complete  [out]  all have come that can */
+static tamis_status look_around(const attempt *a, bool *complete) {
+    const tam_ucx *self = a->self;
+    *complete = true;
+    for (uint32_t r = 0; r < self->nranks; r++) {
+        if (a->joined[self->members[r]] || !is_listed(a->left, r))
+            continue;
+        if (a->left->ranks && !lives(a, r))
+            return tam_fail(TAMIS_E_TIMEOUT,
+                            "rank %u: %s: of the ranks that are left, rank %u is gone, too; shrink "
+                            "without it",
+                            self->rank, call, r);
+        *complete = *complete && !lives(a, r);
+    }
+    return TAMIS_OK;
+}
+
+static bool goes_on(const attempt *a, uint32_t rank) {
+    return a->joined[a->self->members[rank]] && is_listed(a->left, rank);
+}
+
+static decision *write_decision(const attempt *a) {
+    const tam_ucx *self = a->self;
+    uint32_t nmembers = 0, stride = 0;
+    for (uint32_t r = 0; r < self->nranks; r++) {
+        uint32_t bytes = goes_on(a, r) ? a->joined[self->members[r]]->bytes : 0;
+        nmembers += goes_on(a, r);
+        stride = bytes > stride ? bytes : stride;
+    }
+    decision *d = calloc(1, decision_bytes(nmembers, stride));
+    if (!d)
+        return NULL;
+    d->nmembers = nmembers;
+    d->stride = stride;
+    for (uint32_t r = 0, i = 0; r < self->nranks; r++) {
+        const join *j = a->joined[self->members[r]];
+        if (!goes_on(a, r))
+            continue;
+        d->members[i] = self->members[r];
+        memcpy((char *)(d->members + nmembers) + (size_t)i++ * stride, j + 1, j->bytes);
+    }
+    return d;
+}
+
+static tamis_status ucx_shrink_decide(attempt *a) {
+    tam_ucx_mesh *control = a->self->control;
+    decision *d = a->decision = write_decision(a);
+    if (!d)
+        return tam_fail(TAMIS_E_NOMEM, "rank %u: %s: no memory", a->self->rank, call);
+    size_t bytes = decision_bytes(d->nmembers, d->stride);
+    for (uint32_t i = 0; i < d->nmembers; i++) {
+        d->nonce = a->joined[d->members[i]]->nonce;
+        d->hash = hash_of(d, bytes);
+        if (d->members[i] != control->self)
+            tam_ucx_mesh_notify(control, d->members[i],
+                                tam_ucx_tag(TAM_UCX_DECIDE, control->self, 0), d, bytes);
+    }
+    return TAMIS_OK;
+}
+
+/* Nobody makes progress for control afterwards. */
+static void await_sent(const attempt *a) {
+    bool sent = false;
+    for (unsigned tries = 0; !sent && tam_clock_ns() < a->left->deadline_ns; tries++) {
+        lock_both(a);
+        sent = a->self->control->under_way == 0;
+        unlock_both(a);
+        if (!sent)
+            tam_back_off(tries);
+    }
+}
+
+static tamis_status ucx_shrink_collect(attempt *a) {
+    bool complete;
+    for (unsigned tries = 0;; tries++) {
+        lock_both(a);
+        take_joins(a);
+        tamis_status status = look_around(a, &complete);
+        if (status == TAMIS_OK && (complete || (!a->left->ranks && tam_clock_ns() > a->until_ns)))
+            status = ucx_shrink_decide(a);
+        unlock_both(a);
+        if (a->decision)
+            await_sent(a);
+        if (a->decision || status != TAMIS_OK)
+            return status;
+        if (tam_clock_ns() > a->left->deadline_ns)
+            return ucx_shrink_late(a, "not all ranks of the list came");
+        tam_back_off(tries);
+    }
+}
+
+/* -- the others ------------------------------------------------------------------------------- */
+
+static void send_join(const attempt *a, uint32_t member) {
+    tam_ucx_mesh *control = a->self->control;
+    uint64_t now_ns = tam_clock_ns(), until_ns = a->left->deadline_ns;
+    a->own->left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    a->own->hash = hash_of(a->own, join_bytes(a->own));
+    tam_ucx_mesh_notify(control, member, tam_ucx_tag(TAM_UCX_JOIN, control->self, 0), a->own,
+                        join_bytes(a->own));
+}
+
+/* Whether it answers this attempt. */
+static bool is_for_us(const attempt *a, const decision *d, size_t length) {
+    uint32_t own = 0;
+    if (length < sizeof *d || d->nmembers > a->self->nranks ||
+        length != decision_bytes(d->nmembers, d->stride) || d->hash != hash_of(d, length) ||
+        d->nonce != a->own->nonce)
+        return false;
+    while (own < d->nmembers && d->members[own] != a->self->control->self)
+        own++;
+    return own < d->nmembers;
+}
+
+static void take_decision(attempt *a, uint32_t from) {
+    uint32_t member;
+    size_t length;
+    decision *d = tam_ucx_mesh_poll(a->self->control, tam_ucx_tag(TAM_UCX_DECIDE, from, 0),
+                                    TAM_UCX_EXACTLY, &length, &member);
+    if (d && is_for_us(a, d, length))
+        a->decision = d;
+    else
+        free(d);
+}
+
+/* @param  first  the rank that decides. OK without a decision: it is gone */
+static tamis_status join_first(attempt *a, uint32_t first) {
+    uint32_t member = a->self->members[first];
+    bool living = true;
+    for (unsigned tries = 0; living && !a->decision; tries++) {
+        lock_both(a);
+        if (tries == 0)
+            send_join(a, member);
+        take_decision(a, member);
+        living = lives(a, first);
+        unlock_both(a);
+        if (!a->decision && tam_clock_ns() > a->left->deadline_ns)
+            return ucx_shrink_late(a, "no rank said who goes on");
+        tam_back_off(tries);
+    }
+    return TAMIS_OK;
+}
+
+static uint32_t find_first(const attempt *a) {
+    uint32_t first = 0;
+    lock_both(a);
+    while (first != a->self->rank && !(lives(a, first) && is_listed(a->left, first)))
+        first++;
+    unlock_both(a);
+    return first;
+}
+
+static tamis_status find_left(attempt *a) {
+    while (!a->decision) {
+        uint32_t first = find_first(a);
+        TAM_TRY(first == a->self->rank ? ucx_shrink_collect(a) : join_first(a, first));
+    }
+    return TAMIS_OK;
+}
+
+/* -- the communicator of those ---------------------------------------------------------------- */
+
+/* @param  ranks  [out]  of the old communicator */
+static tamis_status find_old_ranks(const attempt *a, uint32_t *ranks) {
+    const decision *d = a->decision;
+    for (uint32_t i = 0; i < d->nmembers; i++) {
+        ranks[i] = 0;
+        while (ranks[i] < a->self->nranks && a->self->members[ranks[i]] != d->members[i])
+            ranks[i]++;
+        if (ranks[i] == a->self->nranks || (i > 0 && ranks[i] <= ranks[i - 1]))
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "rank %u: %s: another rank decided for ranks that were not of this "
+                            "communicator",
+                            a->self->rank, call);
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status reach_left(attempt *a) {
+    const decision *d = a->decision;
+    uint32_t own = 0;
+    while (d->members[own] != a->self->control->self)
+        own++;
+    TAM_TRY(tam_ucx_mesh_size(a->data, own, d->nmembers));
+    for (uint32_t i = 0; i < d->nmembers; i++)
+        if (i != own)
+            TAM_TRY(tam_ucx_mesh_reach(a->data, i, decision_address(d, i)));
+    return TAMIS_OK;
+}
+
+/* @param  ranks  [out]  of the old communicator
+ * @param  out    [out]  NULL: none was made */
+static tamis_status open_and_compare(attempt *a, uint32_t *ranks, tamis_comm **out) {
+    tam_left left = *a->left;
+    tam_ucx_mesh *data = a->data;
+    tamis_comm *made = NULL;
+    left.rank = a->self->control->self;
+    left.nranks_before = a->self->control->nmembers;
+    tamis_status own = find_old_ranks(a, ranks);
+    TAM_TRY(reach_left(a));
+    a->data = NULL; /* of the communicator from here on */
+    tamis_status status = tam_ucx_open(left.comm->transport, data, a->self->control,
+                                       a->decision->members, left.deadline_ns, left.config, &made);
+    if (status == TAMIS_OK)
+        status = tam_shrink_compare(made, &left, own);
+    *out = made;
+    return status;
+}
+
+static tamis_status open_left(attempt *a, tamis_comm **out) {
+    tamis_comm *made = NULL;
+    uint32_t *ranks = tam_alloc_array(a->decision->nmembers, sizeof ranks[0]);
+    if (!ranks)
+        return tam_fail(TAMIS_E_NOMEM, "rank %u: %s: no memory", a->self->rank, call);
+    tamis_status status = open_and_compare(a, ranks, &made);
+    if (status == TAMIS_OK)
+        status = tam_comm_record_before(&made, ranks); /* destroys it where it fails */
+    else
+        tamis_comm_destroy(made);
+    tam_free(ranks);
+    *out = status == TAMIS_OK ? made : NULL;
+    return status;
+}
+
+/* -- attempts --------------------------------------------------------------------------------- */
+
+/* What this rank says of itself, if it decides, too. */
+static tamis_status write_join(attempt *a) {
+    tam_ucx_mesh *control = a->self->control;
+    size_t bytes = 0;
+    void *address = tam_ucx_mesh_address(a->data, &bytes);
+    a->own = address ? malloc(sizeof *a->own + bytes) : NULL;
+    a->joined = calloc(control->nmembers, sizeof a->joined[0]);
+    if (a->own) {
+        *a->own = (join){.bytes = (uint32_t)bytes};
+        memcpy(a->own + 1, address, bytes);
+    }
+    free(address);
+    if (!a->own || !a->joined)
+        return tam_fail(TAMIS_E_NOMEM, "rank %u: %s: no memory", a->self->rank, call);
+    pthread_mutex_lock(&control->lock);
+    a->own->nonce = ++control->attempts;
+    pthread_mutex_unlock(&control->lock);
+    a->joined[control->self] = a->own;
+    return TAMIS_OK;
+}
+
+static void attempt_close(attempt *a) {
+    for (uint32_t m = 0; a->joined && m < a->self->control->nmembers; m++)
+        if (a->joined[m] != a->own)
+            free(a->joined[m]);
+    free(a->joined);
+    free(a->own);
+    free(a->decision);
+    if (a->data)
+        tam_ucx_mesh_close(a->data, false);
+}
+
+static tamis_status try_once(tam_ucx *self, const tam_left *left, tamis_comm **out) {
+    uint64_t now_ns = tam_clock_ns();
+    uint64_t left_ns = left->deadline_ns > now_ns ? left->deadline_ns - now_ns : 0;
+    attempt a = {.self = self, .left = left, .until_ns = now_ns + left_ns / 4 * 3};
+    tamis_status status = tam_ucx_mesh_open(false, &a.data);
+    if (status == TAMIS_OK)
+        status = write_join(&a);
+    if (status == TAMIS_OK)
+        status = find_left(&a);
+    if (status == TAMIS_OK)
+        status = open_left(&a, out);
+    attempt_close(&a);
+    return status;
+}
+
+/* After a failure of the network another attempt may find who is left now. */
+static bool tries_again(tamis_status status, const tam_left *left) {
+    bool network =
+        status == TAMIS_E_TRANSPORT || status == TAMIS_E_PROTOCOL || status == TAMIS_E_ABORTED;
+    return network && !left->ranks && tam_clock_ns() < left->deadline_ns;
+}
+
+tamis_status tam_ucx_shrink(void *arg, const tam_left *left, tamis_comm **out) {
+    const tam_staged *staged = arg;
+    tamis_status status;
+    tam_comm_revoke(left->comm);
+    do
+        status = try_once(staged->self, left, out);
+    while (tries_again(status, left));
+    return status;
+}

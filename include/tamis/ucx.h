@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tamis/ucx.h - communicators over UCX, however the ranks were started. Only in libraries built
+ * with TAMIS_UCX. The header is C11 and C++17; calls are described as in tamis.h.
+ *
+ *     tamis_callbacks rendezvous = TAMIS_CALLBACKS_INIT;
+ *     rendezvous.rank = rank;
+ *     rendezvous.nranks = nranks;
+ *     rendezvous.allgather = my_allgather;           any network, for a few hundred bytes
+ *     tamis_comm_create_ucx(&rendezvous, NULL, &comm);
+ */
+#ifndef TAMIS_UCX_H
+#define TAMIS_UCX_H
+
+#include <tamis/callback.h>
+#include <tamis/tamis.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Make a communicator over UCX: shared memory, TCP, InfiniBand, whatever it finds between two
+ * ranks.
+ *
+ * The ranks need no launcher that knows them: `rendezvous` gathers their addresses, by any way,
+ * while this call lasts. Exchanges go as over MPI, with the same bits: a library thread drives them
+ * while the caller computes, in stages that more than 2 ranks measure here (tamis_comm_plan).
+ *
+ * A rank that dies is noticed at once, as TRANSPORT, and tamis_comm_shrink goes on with those that
+ * live: the first of them collects the others, and decides. Whoever has not come by three quarters
+ * of the deadline is left behind. So ranks whose network was cut in two may go on as two jobs;
+ * their number is in the log, and in tamis_migration. tamis_comm_destroy says goodbye to the other
+ * ranks, and waits up to a second for theirs; a rank that ends without it has died, to the others.
+ * tamis_comm_abort and failures of one rank reach all, with the sentence.
+ *
+ * UCX is loaded when this is first called (libucp.so.0, 1.11 or later), by the loader's search
+ * path, so a program that does not call it does not need UCX. Its handlers of crash signals are
+ * taken out again unless the program had loaded it before, and what it says in calls of this
+ * library is logged at level info. Its environment counts: UCX_TLS and UCX_NET_DEVICES choose among
+ * networks (UCX_NET_DEVICES=eth0), UCX_LOG_LEVEL=info with TAMIS_LOG=info shows what it found.
+ * Where it is not set, UCX_MM_ERROR_HANDLING is y, without which ranks of one host would send by
+ * TCP. The networks of UCX know no passwords: use it where others cannot reach its ports.
+ *
+ * Memory:     of UCX, two workers: some 15 MiB a communicator
+ * @param  rendezvous  [in]  rank, nranks, allgather and its context; post, test and cancel are
+ *                        NULL. Called a few times, from this thread
+ *
+ * Collective: yes; so is tamis_comm_destroy
+ * Errors:     ARGUMENT, UNSUPPORTED (UCX cannot be loaded), NOMEM, MISMATCH (nranks or TAMIS_PLAN
+ *             differs), TRANSPORT, PROTOCOL, TIMEOUT; all ranks learn of the first one's. No
+ *             communicator is made
+ */
+TAMIS_CHECKED tamis_status tamis_comm_create_ucx(const tamis_callbacks *rendezvous,
+                                                 const tamis_comm_config *config, tamis_comm **out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+#
+# test: waits
+"""Over UCX ranks that no MPI started live on when others are killed: tamis.run_elastic, in place."""
+
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import elastic_support
+import ranks
+from jobs import needs_ucx
+
+pytestmark = needs_ucx
+
+DIES = """
+import os, signal, sys, time
+import numpy as np, torch, tamis
+import elastic_support
+folder, dying = sys.argv[1], [int(rank) for rank in sys.argv[2].split(",")]
+torch.distributed.init_process_group("gloo")
+me = torch.distributed.get_rank()
+def before(state):
+    if me in dying and state.step == 7 + 4 * dying.index(me):
+        time.sleep(1)  # the others have made the step before
+        os.kill(os.getpid(), signal.SIGKILL)
+run = elastic_support.Run(tamis.comm(timeout_s=60))
+assert run.state.comm.transport == "ucx"
+w = tamis.run_elastic(run.train(20, before), run.state)
+np.savez(f"{folder}/rank{me}.npz", w=w, recoveries=run.state.recoveries,
+         nranks=run.state.comm.nranks)
+print("well", flush=True)
+os._exit(0)  # torch's store may have died with rank 0
+"""
+
+
+@pytest.mark.parametrize("nranks, dying", [(2, "1"), (3, "0"), (4, "2,0"), (4, "3,1")])
+def test_the_others_go_on_when_ranks_are_killed(nranks, dying, tmp_path):
+    command = [sys.executable, "-c", DIES, str(tmp_path), dying]
+    env = {"PYTHONPATH": f"{ranks.HERE.parent}:{':'.join(sys.path)}"}
+    ended = ranks.finish(ranks.start(command, nranks, "env", 200, env), 200)
+    dead = [int(rank) for rank in dying.split(",")]
+    for rank, (status, text) in enumerate(ended):
+        assert status == (-signal.SIGKILL if rank in dead else 0), ended
+    living = [rank for rank in range(nranks) if rank not in dead]
+    found = [np.load(tmp_path / f"rank{rank}.npz") for rank in living]
+    for one in found:
+        assert int(one["nranks"]) == len(living) and int(one["recoveries"]) >= len(dead)
+        assert np.array_equal(one["w"], found[0]["w"])
+    left = [[rank for rank in range(nranks) if rank not in dead[: n + 1]] for n in range(len(dead))]
+    ends = [7 + 4 * n for n in range(len(dead))] + [20]
+    stages, before = [(list(range(nranks)), ends[0])], list(range(nranks))
+    for numbers, end in zip(left, ends[1:]):
+        stages.append(([before.index(rank) for rank in numbers], end))
+        before = numbers
+    assert np.array_equal(found[0]["w"], elastic_support.reference(nranks, stages))
