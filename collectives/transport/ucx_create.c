@@ -2,6 +2,7 @@
  *
  * The transport's row, and communicators of ranks that have not met before.
  */
+#include "collectives/transport/star.h"
 #include "collectives/transport/ucx_comm.h"
 
 #include "lib/base/fenv.h"
@@ -68,16 +69,36 @@ static tamis_status create(const tamis_callbacks *rendezvous, uint64_t deadline_
     return status;
 }
 
+/* Without an all-gather: over TCP, by the environment. */
+static tamis_status create_by_star(uint64_t deadline_ns, const tamis_comm_config *config,
+                                   tamis_comm **out) {
+    tamis_callbacks rendezvous = TAMIS_CALLBACKS_INIT;
+    const char *address = tam_setting_text(TAM_SETTING_RENDEZVOUS);
+    tam_star star;
+    TAM_TRY(tam_star_place(&rendezvous.rank, &rendezvous.nranks));
+    if (address[0] == '\0' && rendezvous.nranks > 1)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_ucx: rendezvous is NULL, and "
+                                          "TAMIS_RENDEZVOUS=host:port is not set");
+    TAM_TRY(tam_star_open(address, rendezvous.rank, rendezvous.nranks, deadline_ns, &star));
+    rendezvous.allgather = tam_star_gather;
+    rendezvous.context = &star;
+    tamis_status status = create(&rendezvous, deadline_ns, config, out);
+    tam_star_close(&star);
+    return status;
+}
+
 tamis_status tamis_comm_create_ucx(const tamis_callbacks *rendezvous,
                                    const tamis_comm_config *config, tamis_comm **out) {
     TAM_FENV_HELD();
     tamis_callbacks own = TAMIS_CALLBACKS_INIT;
     uint64_t timeout_ns;
-    if (!out || !rendezvous)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_ucx: %s is NULL",
-                        out ? "rendezvous" : "out");
+    if (!out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_ucx: out is NULL");
+    TAM_TRY(tam_comm_timeout(config, &timeout_ns));
+    uint64_t deadline_ns = tam_clock_ns() + timeout_ns;
+    if (!rendezvous)
+        return create_by_star(deadline_ns, config, out);
     TAM_TRY(tam_struct_copy("tamis_callbacks", &own, sizeof own, sizeof own, rendezvous));
     TAM_TRY(check_rendezvous(&own));
-    TAM_TRY(tam_comm_timeout(config, &timeout_ns));
-    return create(&own, tam_clock_ns() + timeout_ns, config, out);
+    return create(&own, deadline_ns, config, out);
 }

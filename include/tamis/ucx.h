@@ -8,6 +8,9 @@
  *     rendezvous.nranks = nranks;
  *     rendezvous.allgather = my_allgather;           any network, for a few hundred bytes
  *     tamis_comm_create_ucx(&rendezvous, NULL, &comm);
+ *
+ *     tamis_comm_create_ucx(NULL, NULL, &comm);      or with TAMIS_RENDEZVOUS=host:port, and RANK
+ *                                                    and WORLD_SIZE, or what launchers set
  */
 #ifndef TAMIS_UCX_H
 #define TAMIS_UCX_H
@@ -24,8 +27,11 @@ extern "C" {
  * ranks.
  *
  * The ranks need no launcher that knows them: `rendezvous` gathers their addresses, by any way,
- * while this call lasts. Exchanges go as over MPI, with the same bits: a library thread drives them
- * while the caller computes, in stages that more than 2 ranks measure here (tamis_comm_plan).
+ * while this call lasts. Without it rank 0 listens at TAMIS_RENDEZVOUS, an address of its host,
+ * while the others come; rank and number are those of RANK and WORLD_SIZE, or of mpirun or srun.
+ *
+ * Exchanges go as over MPI, with the same bits: a library thread drives them while the caller
+ * computes, in stages that more than 2 ranks measure here (tamis_comm_plan).
  *
  * A rank that dies is noticed at once, as TRANSPORT, and tamis_comm_shrink goes on with those that
  * live: the first of them collects the others, and decides. Whoever has not come by three quarters
@@ -42,11 +48,11 @@ extern "C" {
  * Where it is not set, UCX_MM_ERROR_HANDLING is y, without which ranks of one host would send by
  * TCP. The networks of UCX know no passwords: use it where others cannot reach its ports.
  *
- * Memory:     of UCX, two workers: some 15 MiB a communicator
  * @param  rendezvous  [in]  rank, nranks, allgather and its context; post, test and cancel are
- *                        NULL. Called a few times, from this thread
+ *                           NULL. Called a few times, from this thread. NULL: by the environment
  *
  * Collective: yes; so is tamis_comm_destroy
+ * Cost:       two workers of UCX, some 15 MiB
  * Errors:     ARGUMENT, UNSUPPORTED (UCX cannot be loaded), NOMEM, MISMATCH (nranks or TAMIS_PLAN
  *             differs), TRANSPORT, PROTOCOL, TIMEOUT; all ranks learn of the first one's. No
  *             communicator is made
