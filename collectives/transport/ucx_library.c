@@ -63,7 +63,7 @@ static tamis_status load(void) {
     const char *missing = find_functions(library);
     if (missing)
         return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "tamis_comm_create_ucx: %s has no function %s; it needs UCX 1.11 or later",
+                        "tamis_comm_create_ucx: %s has no function %s; it needs UCX 1.13 or later",
                         file, missing);
     if (!before)
         loaded.ucs_debug_disable_signals();

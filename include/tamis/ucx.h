@@ -40,13 +40,14 @@ extern "C" {
  * ranks, and waits up to a second for theirs; a rank that ends without it has died, to the others.
  * tamis_comm_abort and failures of one rank reach all, with the sentence.
  *
- * UCX is loaded when this is first called (libucp.so.0, 1.11 or later), by the loader's search
- * path, so a program that does not call it does not need UCX. Its handlers of crash signals are
- * taken out again unless the program had loaded it before, and what it says in calls of this
- * library is logged at level info. Its environment counts: UCX_TLS and UCX_NET_DEVICES choose among
- * networks (UCX_NET_DEVICES=eth0), UCX_LOG_LEVEL=info with TAMIS_LOG=info shows what it found.
- * Where it is not set, UCX_MM_ERROR_HANDLING is y, without which ranks of one host would send by
- * TCP. The networks of UCX know no passwords: use it where others cannot reach its ports.
+ * UCX is loaded when this is first called (libucp.so.0; 1.13 to 1.22 were tried), by the loader's
+ * search path, so a program that does not call it does not need UCX. Its handlers of signals
+ * (crashes, SIGHUP) are taken out again unless the program had loaded it before, and what it says
+ * in calls of this library is logged at level info. Its environment counts: UCX_TLS and
+ * UCX_NET_DEVICES choose among networks (UCX_NET_DEVICES=eth0), UCX_LOG_LEVEL=info with
+ * TAMIS_LOG=info shows what it found. Where it is not set, UCX_MM_ERROR_HANDLING is y, without
+ * which ranks of one host would send by TCP. The networks of UCX know no passwords: use it where
+ * others cannot reach its ports.
  *
  * @param  rendezvous  [in]  rank, nranks, allgather and its context; post, test and cancel are
  *                           NULL. Called a few times, from this thread. NULL: by the environment

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The library of NCCL, which _nccl.so finds by its name once something has loaded it."""
+"""The libraries of NCCL and UCX, which are found by their names once something has loaded them."""
 
 import ctypes
 import importlib.util
@@ -38,3 +38,24 @@ def nccl_missing(module: str) -> Optional[str]:
         return None
     except OSError as error:
         return words or str(error)
+
+
+def load_ucx() -> None:
+    """Load PyPI's UCX (libucx-cu13, libucx-cu12) where there is one: whoever installed it means it.
+    Otherwise the loader finds the system's. It takes over signals when it is loaded, SIGHUP and
+    those of crashes, and gives them back here, unless somebody else had loaded it before."""
+    spec = importlib.util.find_spec("libucx")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        signals, path = (os.path.join(folder, "lib", f"lib{name}.so.0") for name in ("ucs", "ucp"))
+        if os.path.exists(path) and not _is_loaded("libucs.so.0"):
+            ctypes.CDLL(path, mode=os.RTLD_NOW)
+            ctypes.CDLL(signals, mode=os.RTLD_NOW).ucs_debug_disable_signals()
+            return
+
+
+def _is_loaded(name: str) -> bool:
+    try:
+        ctypes.CDLL(name, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        return True
+    except OSError:
+        return False

@@ -3,7 +3,9 @@
 # test: waits
 """Over UCX ranks that no MPI started live on when others are killed: tamis.run_elastic, in place."""
 
+import pathlib
 import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -58,3 +60,31 @@ def test_the_others_go_on_when_ranks_are_killed(nranks, dying, tmp_path):
         stages.append(([before.index(rank) for rank in numbers], end))
         before = numbers
     assert np.array_equal(found[0]["w"], elastic_support.reference(nranks, stages))
+
+
+LOADS = """
+import faulthandler, sys
+sys.path.insert(0, sys.argv[1])
+def caught():
+    with open("/proc/self/status") as status:
+        return next(line for line in status if line.startswith("SigCgt"))
+faulthandler.enable()
+before = caught()
+from tamis import _vendor
+_vendor.load_ucx()
+print(caught() == before, _vendor._is_loaded("libucp.so.0"))
+"""
+
+
+def test_ucx_of_the_package_index_is_loaded_and_takes_no_signals(tmp_path):
+    """A package of links to the system's stands for it."""
+    found = [p for p in pathlib.Path("/usr/lib").glob("*/libuc[ps].so.0")]
+    if len(found) != 2:
+        pytest.skip("no UCX of the system in /usr/lib")
+    library = tmp_path / "libucx" / "lib"
+    library.mkdir(parents=True)
+    (tmp_path / "libucx" / "__init__.py").touch()
+    for path in found:
+        (library / path.name).symlink_to(path)
+    out = subprocess.run([sys.executable, "-c", LOADS, tmp_path], capture_output=True, text=True)
+    assert out.stdout.split() == ["True", "True"], out

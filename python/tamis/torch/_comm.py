@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Optional, Union
 import torch
 import torch.distributed as dist
 
-from .. import _core, launch
+from .. import _core, _vendor, launch
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -161,6 +161,7 @@ def over_ucx(
     rendezvous = _AloneGather(_Alone(members, limit_s), dist.get_world_size(members))
     try:
         _need_all(rendezvous, next(row for row in _core.features() if row["name"] == "ucx"))
+        _vendor.load_ucx()
         made = _core.Comm.ucx(
             dist.get_rank(members), rendezvous.nranks, rendezvous, round(limit_s * 1000)
         )
