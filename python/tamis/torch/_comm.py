@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Optional, Union
 import torch
 import torch.distributed as dist
 
-from .. import _core, _vendor, launch
+from .. import _core, _vendor, launch, launcher
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -186,7 +186,7 @@ def _need_all(rendezvous: _Gather, feature: Dict[str, Any]) -> None:
     rendezvous(memoryview(own), memoryview(every))
     lacking = [rank for rank, has in enumerate(every[::8]) if not has]
     if lacking:
-        raise launch.launcher.error(
+        raise launcher.error(
             f"Rank(s) {', '.join(map(str, lacking))} have a tamis that was built without UCX.",
             "Install the same tamis everywhere, or pass transport='torch'.",
             "TAMIS_E_UNSUPPORTED",
