@@ -55,10 +55,9 @@ void tam_staged_abort(void *arg, tamis_status status, const char *cause) {
 
 void tam_staged_close(void *arg, int clean) {
     tam_staged *s = arg;
-    bool in_flight = !clean && s->coll.p2p->stays_in_flight;
-    if (!in_flight)
+    if (clean || !s->coll.p2p->stays_in_flight)
         tam_coll_cancel(&s->coll);
-    s->coll.p2p->close(s->self, clean);
+    bool in_flight = !s->coll.p2p->close(s->self, clean);
     tam_coll_close(&s->coll, in_flight);
     if (!in_flight) /* else it may still send the abort message that lies in it */
         tam_free(s);

@@ -137,13 +137,18 @@ static void cancel_callback(void *arg, uint32_t ticket) {
     self->user.cancel(self->user.context, ticket);
 }
 
+static bool close_messages(void *arg, int clean) {
+    close_callback(arg, clean);
+    return true;
+}
+
 static const tam_p2p p2p = {
     .name = "callback",
     .post = post_callback,
     .test = test_callback,
     .cancel = cancel_callback,
     .abort = abort_callback,
-    .close = close_callback,
+    .close = close_messages,
 };
 
 static const tam_transport staged = {

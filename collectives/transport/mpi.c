@@ -137,17 +137,18 @@ static void abort_mpi(void *arg, tamis_status status, const char *cause) {
 
 /* After a failure messages may still be in flight, so the communicator and the buffers given to MPI
  * stay until the process ends. */
-static void close_mpi(void *arg, int clean) {
+static bool close_mpi(void *arg, int clean) {
     tam_mpi *self = arg;
     int finalized = 1;
     MPI_Finalized(&finalized);
     if (!clean)
-        return;
+        return false;
     if (!finalized)
         MPI_Comm_free(&self->comm);
     if (!finalized && self->tolerant)
         tam_mpi_release_errors();
     tam_free(self);
+    return true;
 }
 
 const tam_p2p tam_mpi_p2p = {

@@ -327,8 +327,9 @@ static void abort_sim(void *self, tamis_status status, const char *cause) {
     (void)self, (void)status, (void)cause; /* nothing blocks */
 }
 
-static void close_end(void *self, int clean) {
+static bool close_end(void *self, int clean) {
     (void)self, (void)clean; /* tam_sim_close frees all ends */
+    return true;
 }
 
 const tam_p2p tam_sim_p2p = {

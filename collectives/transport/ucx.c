@@ -161,13 +161,24 @@ static tamis_status check_message(const tam_ucx *self) {
 
 static tamis_status check_revoked(tam_ucx *self) {
     tam_ucx_alarm *alarm = &self->alarm;
-    if (!self->revoked)
+    bool later = self->opening && alarm->status == TAMIS_E_ABORTED; /* its sender has opened it */
+    if (!self->revoked || later)
         return TAMIS_OK;
     bool passes = alarm->status >= TAMIS_E_TIMEOUT && alarm->status <= TAMIS_E_ABORTED;
     alarm->cause[sizeof alarm->cause - 1] = '\0';
     return tam_fail(passes ? (tamis_status)alarm->status : TAMIS_E_TRANSPORT,
                     "rank %u: rank %u has given up the communicator: %s; %s", self->rank,
                     alarm->rank, alarm->cause, remedy);
+}
+
+/* What this rank has decided for others in a shrink may still be on its way (ucx_shrink.c). */
+static void progress_control(const tam_ucx *self) {
+    tam_ucx_mesh *control = self->control;
+    if (atomic_load_explicit(&control->under_way, memory_order_relaxed) == 0 ||
+        pthread_mutex_trylock(&control->lock) != 0)
+        return;
+    tam_ucx_mesh_progress(control);
+    pthread_mutex_unlock(&control->lock);
 }
 
 static tamis_status test_ucx(void *arg, tam_done *done, uint32_t *count) {
@@ -177,12 +188,14 @@ static tamis_status test_ucx(void *arg, tam_done *done, uint32_t *count) {
     *count = self->ndone;
     memcpy(done, self->done, self->ndone * sizeof done[0]);
     self->ndone = 0;
-    tamis_status status = *count > 0 ? TAMIS_OK : check_members(self);
+    tamis_status status = check_revoked(self);
+    if (status == TAMIS_OK && *count == 0)
+        status = check_members(self);
     if (status == TAMIS_OK && *count == 0)
         status = check_message(self);
-    if (status == TAMIS_OK)
-        status = check_revoked(self);
     pthread_mutex_unlock(&self->mesh->lock);
+    if (*count == 0)
+        progress_control(self);
     if (*count == 0 && self->mesh->crowded)
         sched_yield();
     return status;
@@ -228,11 +241,11 @@ static void abort_ucx(void *arg, tamis_status status, const char *cause) {
 }
 
 /* The memory of messages that were not withdrawn before stays. */
-static void close_ucx(void *arg, int clean) {
+static bool close_ucx(void *arg, int clean) {
     tam_ucx *self = arg;
     tam_ucx_mesh *mesh = self->mesh;
     if (!clean)
-        abort_ucx(self, TAMIS_E_ABORTED, "its communicator was lost, and is destroyed");
+        abort_ucx(self, TAMIS_E_TRANSPORT, "its communicator was lost, and is destroyed");
     pthread_mutex_lock(&mesh->lock);
     tam_ucx_enter();
     for (uint32_t t = 0; t < TAM_P2P_TICKETS; t++)
@@ -242,10 +255,12 @@ static void close_ucx(void *arg, int clean) {
         operation_withdraw(self->listening);
     tam_ucx_exit();
     pthread_mutex_unlock(&mesh->lock);
-    tam_ucx_mesh_close(mesh, clean);
+    bool closed = tam_ucx_mesh_close(mesh, clean);
     tam_ucx_mesh_release(self->control);
     tam_free(self->members);
-    tam_free(self);
+    if (closed) /* else the alarm may still come into it */
+        tam_free(self);
+    return closed;
 }
 
 bool tam_ucx_listen(tam_ucx *self) {

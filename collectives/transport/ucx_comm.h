@@ -26,6 +26,7 @@ typedef struct tam_ucx {
     ucs_status_t error; /* of a message from or to rank `with`; UCS_OK: none */
     uint32_t with;
     atomic_bool told;             /* this rank has told the others that it gives up */
+    bool opening;                 /* others may have opened it, and given it up again */
     bool revoked;                 /* another has told this one */
     tam_ucx_alarm alarm;          /* what */
     tam_ucx_operation *listening; /* receives it */

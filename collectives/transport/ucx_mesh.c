@@ -24,6 +24,7 @@ static const ucx_setting of_control[] = {
 
 /* Others may come later to where they leave: they know then that this rank left on purpose. */
 #define GOODBYE_NS UINT64_C(1000000000)
+#define ALARM_NS UINT64_C(300000000) /* for last words where it is lost */
 #define LOOK_NS UINT64_C(20000000)
 #define CLOSE_NS UINT64_C(2000000000) /* after it the worker stays, until the process ends */
 
@@ -38,8 +39,9 @@ static void configure(const tam_ucx_mesh *mesh, bool control, ucp_config_t *conf
     char variable[64];
     for (const ucx_setting *s = control ? of_control : of_data; s->name; s++) {
         snprintf(variable, sizeof variable, "UCX_%s", s->name);
-        if (control || !getenv(variable))
-            mesh->ucx->ucp_config_modify(config, s->name, s->value);
+        if ((control || !getenv(variable)) &&
+            mesh->ucx->ucp_config_modify(config, s->name, s->value) != UCS_OK)
+            tam_log(TAM_WARN, "UCX does not take %s=%s; 1.13 and later do", variable, s->value);
     }
 }
 
@@ -265,8 +267,10 @@ static void loose_sent(void *request, ucs_status_t status, void *arg) {
 static ucp_ep_h endpoint_of(tam_ucx_mesh *mesh, uint32_t member) {
     tam_ucx_member *m = &mesh->members[member];
     if (m->address) {
+        bool was_quiet = tam_errors_quiet(true); /* its process may have ended since */
         if (tam_ucx_mesh_reach(mesh, member, m->address) != TAMIS_OK)
             m->gone = UCS_ERR_UNREACHABLE;
+        tam_errors_quiet(was_quiet);
         free(m->address);
         m->address = NULL;
     }
@@ -369,12 +373,12 @@ static bool finish_request(tam_ucx_mesh *mesh, void *request, uint64_t until_ns)
 }
 
 /* What is on its way to members that live arrives; what is under way otherwise ends. */
-static bool close_endpoints(tam_ucx_mesh *mesh, bool flush, uint64_t until_ns) {
+static bool close_endpoints(tam_ucx_mesh *mesh, uint64_t flushed_ns) {
     const ucp_request_param_t none = {0}, force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                                    .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    uint64_t until_ns = flushed_ns + CLOSE_NS;
     bool closed = true;
-    if (flush)
-        finish_request(mesh, mesh->ucx->ucp_worker_flush_nbx(mesh->worker, &none), until_ns);
+    finish_request(mesh, mesh->ucx->ucp_worker_flush_nbx(mesh->worker, &none), flushed_ns);
     for (uint32_t i = 0; i < mesh->nmembers; i++) {
         tam_ucx_member *m = &mesh->members[i];
         void *request = m->endpoint ? mesh->ucx->ucp_ep_close_nbx(m->endpoint, &force) : NULL;
@@ -384,14 +388,16 @@ static bool close_endpoints(tam_ucx_mesh *mesh, bool flush, uint64_t until_ns) {
     return closed;
 }
 
-void tam_ucx_mesh_close(tam_ucx_mesh *mesh, bool goodbye) {
-    uint64_t now_ns = tam_clock_ns();
+bool tam_ucx_mesh_close(tam_ucx_mesh *mesh, bool goodbye) {
+    uint64_t flushed_ns = tam_clock_ns() + (goodbye ? GOODBYE_NS : ALARM_NS);
     tam_ucx_enter();
     if (goodbye)
-        say_goodbye(mesh, now_ns + GOODBYE_NS);
-    if (close_endpoints(mesh, goodbye, now_ns + GOODBYE_NS + CLOSE_NS))
+        say_goodbye(mesh, flushed_ns);
+    bool closed = close_endpoints(mesh, flushed_ns);
+    if (closed)
         mesh_free(mesh);
     tam_ucx_exit();
+    return closed;
 }
 
 void tam_ucx_mesh_release(tam_ucx_mesh *control) {

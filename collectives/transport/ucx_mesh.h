@@ -18,6 +18,7 @@
 #include "lib/contracts/p2p.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <tamis/callback.h>
 
 /** What a message is, in its tag. */
@@ -71,14 +72,15 @@ typedef struct tam_ucx_mesh {
     uint64_t looked_ns;      /* at them */
     tam_identity identity;   /* of this process */
     uint32_t nlocal;         /* other members of this host */
-    bool crowded;       /* they and this one are more than its cores: whoever waits makes room */
-    uint32_t ngone;     /* members */
-    uint32_t under_way; /* messages */
+    bool crowded;          /* they and this one are more than its cores: whoever waits makes room */
+    uint32_t ngone;        /* members */
+    atomic_uint under_way; /* messages; to be read without the lock, too */
     tam_ucx_operation operations[TAM_UCX_OPERATIONS], *free;
 
     /* of control */
     uint32_t users;    /* communicators, and who makes one */
     uint32_t attempts; /* of this rank to go on with the ranks that are left */
+    bool left_behind;  /* others have gone on without this rank */
 } tam_ucx_mesh;
 
 /** A worker without members. UNSUPPORTED: no UCX. */
@@ -91,8 +93,9 @@ tamis_status tam_ucx_mesh_size(tam_ucx_mesh *mesh, uint32_t self, uint32_t nmemb
 void *tam_ucx_mesh_address(tam_ucx_mesh *mesh, size_t *bytes);
 
 /** Close all endpoints and free it. Nobody else uses it.
- * @param  goodbye  tell all members that this rank leaves; they may say so, too, for a moment */
-void tam_ucx_mesh_close(tam_ucx_mesh *mesh, bool goodbye);
+ * @param  goodbye  tell all members that this rank leaves; they may say so, too, for a moment
+ * @return  false: it does not end, so messages may use their memory until the process ends */
+bool tam_ucx_mesh_close(tam_ucx_mesh *mesh, bool goodbye);
 
 /** One user less of a mesh for control: the last one closes it. */
 void tam_ucx_mesh_release(tam_ucx_mesh *control);

@@ -35,6 +35,8 @@ tamis_status tam_ucx_open(const tam_transport *row, tam_ucx_mesh *data, tam_ucx_
     pthread_mutex_lock(&control->lock);
     control->users++;
     pthread_mutex_unlock(&control->lock);
+    self->opening = true;
     TAM_TRY(tam_staged_open(&tam_ucx_p2p, self, rank, nranks, wanted, deadline_ns, &staged));
+    self->opening = false;
     return tam_comm_open_staged(row, staged, rank, nranks, config, out);
 }

@@ -16,7 +16,7 @@ enum { ADDRESS_MOST = 1 << 20, PIECE = 1024 };
 
 /* What a rank shows the others before its address, and again when it has endpoints to all. */
 typedef struct card {
-    uint64_t magic, status, nranks;
+    uint64_t magic, status, rank, nranks;
     uint64_t data, bytes, hash; /* bytes of its address for data, of that and the one for control */
     char cause[216];
 } card;
@@ -36,7 +36,7 @@ static tamis_status judge_cards(const card *cards, const tamis_callbacks *rendez
     for (uint32_t r = 0; r < rendezvous->nranks; r++) {
         const card *c = &cards[r];
         if (c->magic != CARD_MAGIC || c->bytes > ADDRESS_MOST || c->status > TAMIS_E_DEVICE ||
-            c->cause[sizeof c->cause - 1])
+            c->rank != r || c->cause[sizeof c->cause - 1])
             return tam_fail(TAMIS_E_PROTOCOL, "what rank %u shows of itself is not of this version",
                             r);
         if (c->status != TAMIS_OK)
@@ -54,6 +54,7 @@ static tamis_status show_cards(const tamis_callbacks *rendezvous, tamis_status o
                                card *cards) {
     mine.magic = CARD_MAGIC;
     mine.status = own;
+    mine.rank = rendezvous->rank;
     mine.nranks = rendezvous->nranks;
     if (own != TAMIS_OK)
         snprintf(mine.cause, sizeof mine.cause, "%.200s", tamis_last_error());
@@ -65,7 +66,8 @@ static tamis_status show_cards(const tamis_callbacks *rendezvous, tamis_status o
 static tamis_status take_address(tam_ucx_mesh *data, tam_ucx_mesh *control, uint32_t rank,
                                  const card *c, const char *address) {
     size_t bytes = (size_t)(c->bytes - c->data);
-    if (c->data > c->bytes || tam_hash(address, (size_t)c->bytes) != c->hash)
+    if (c->data <= sizeof(tam_identity) || c->bytes <= c->data + sizeof(tam_identity) ||
+        tam_hash(address, (size_t)c->bytes) != c->hash)
         return tam_fail(TAMIS_E_PROTOCOL, "rank %u got another address than rank %u gave",
                         data->self, rank);
     tam_ucx_member *m = &control->members[rank];
@@ -110,16 +112,25 @@ static tamis_status gather_addresses(const tamis_callbacks *rendezvous, const ch
     return TAMIS_OK;
 }
 
+/* @param  met  [out]  false: the all-gather failed, and is not to be called again */
 static tamis_status exchange_addresses(tam_ucx_mesh *data, tam_ucx_mesh *control,
                                        const tamis_callbacks *rendezvous, const void *address,
-                                       const card *cards, char *pieces) {
+                                       const card *mine, const card *cards, char *pieces,
+                                       bool *met) {
     size_t stride = longest_of(cards, rendezvous->nranks);
+    size_t bytes = (size_t)mine->bytes < stride ? (size_t)mine->bytes : stride;
     char *all = tam_alloc_array(rendezvous->nranks, stride);
-    tamis_status status = gather_addresses(
-        rendezvous, address, (size_t)cards[rendezvous->rank].bytes, stride, all, pieces);
+    tamis_status status = gather_addresses(rendezvous, address, bytes, stride, all, pieces);
+    *met = status == TAMIS_OK;
     if (status == TAMIS_OK && !all)
         status =
             tam_fail(TAMIS_E_NOMEM, "no memory for the addresses of %u ranks", rendezvous->nranks);
+    if (status == TAMIS_OK && cards[rendezvous->rank].hash != mine->hash)
+        status =
+            tam_fail(TAMIS_E_PROTOCOL,
+                     "rank %u: the all-gather of the addresses returned something else in this "
+                     "rank's place than it was given",
+                     rendezvous->rank);
     if (status == TAMIS_OK)
         status = reach_all(data, control, cards, all, stride);
     tam_free(all);
@@ -155,8 +166,9 @@ static tamis_status connect_all(tam_ucx_mesh *data, tam_ucx_mesh *control, tamis
         own = prepare(data, control, rendezvous, &mine, &address);
     tamis_status status = show_cards(rendezvous, own, mine, cards);
     if (status == TAMIS_OK) {
-        own = exchange_addresses(data, control, rendezvous, address, cards, pieces);
-        status = show_cards(rendezvous, own, mine, cards);
+        bool met;
+        own = exchange_addresses(data, control, rendezvous, address, &mine, cards, pieces, &met);
+        status = met ? show_cards(rendezvous, own, mine, cards) : own;
     }
     free(address);
     return status;

@@ -9,9 +9,10 @@
  *     member 2   joins 1 . . . . . . . . . . . . . <--+-> rank 1
  *     member 3   (dead)
  *
- * If the one that decides dies, or another before the communicator is open, all begin again: a rank
- * that had already gone on finds its communicator lost, and shrinks that one. So what is said here
- * belongs to members of control, not to ranks.
+ * Who lives and is not among them is told so, and never decides for itself: it would go on as a job
+ * of its own. If the one that decides dies, or another before the communicator is open, all begin
+ * again: a rank that had already gone on finds its communicator lost, and shrinks that one. So what
+ * is said here belongs to members of control, not to ranks.
  */
 #include "collectives/transport/shrink.h"
 #include "collectives/transport/ucx_comm.h"
@@ -25,7 +26,7 @@ static const char call[] = "tamis_comm_shrink";
 /* The address of its data follows. */
 typedef struct join {
     uint64_t hash;    /* of the rest */
-    uint64_t left_ns; /* until the deadline of this rank */
+    uint64_t left_ns; /* until the deadline of this rank; its receiver: on its own clock */
     uint32_t nonce;   /* of this attempt */
     uint32_t bytes;   /* of the address */
 } join;
@@ -42,7 +43,7 @@ typedef struct decision {
 typedef struct attempt {
     tam_ucx *self;
     const tam_left *left;
-    uint64_t until_ns; /* the one that decides waits for others so long */
+    uint64_t begin_ns;
     tam_ucx_mesh *data;
     join *own;
     join **joined;      /* [members of control] the last of each; NULL: none */
@@ -101,16 +102,22 @@ static tamis_status ucx_shrink_late(const attempt *a, const char *what) {
 
 /* -- the one that decides --------------------------------------------------------------------- */
 
-/* Whoever has less time than this rank is not kept waiting beyond it. */
+static bool is_member(const tam_ucx *self, uint32_t member) {
+    for (uint32_t r = 0; r < self->nranks; r++)
+        if (self->members[r] == member)
+            return true;
+    return false;
+}
+
+/* The last of each member counts. */
 static void take_join(attempt *a, uint32_t member, join *j, size_t length) {
     bool whole = length >= sizeof *j && length == join_bytes(j) && j->hash == hash_of(j, length) &&
-                 member < a->self->control->nmembers;
+                 is_member(a->self, member);
     if (!whole) {
         free(j);
         return;
     }
-    uint64_t until_ns = tam_clock_ns() + j->left_ns / 4 * 3;
-    a->until_ns = until_ns < a->until_ns ? until_ns : a->until_ns;
+    j->left_ns += tam_clock_ns();
     free(a->joined[member]);
     a->joined[member] = j;
 }
@@ -145,6 +152,18 @@ static bool goes_on(const attempt *a, uint32_t rank) {
     return a->joined[a->self->members[rank]] && is_listed(a->left, rank);
 }
 
+/* Three quarters of the time of whoever has least: nobody is kept waiting beyond its own. */
+static uint64_t latest_ns(const attempt *a) {
+    const tam_ucx *self = a->self;
+    uint64_t first_ns = a->left->deadline_ns;
+    for (uint32_t r = 0; r < self->nranks; r++) {
+        const join *j = a->joined[self->members[r]];
+        if (goes_on(a, r) && r != self->rank && j->left_ns < first_ns)
+            first_ns = j->left_ns;
+    }
+    return first_ns > a->begin_ns ? a->begin_ns + (first_ns - a->begin_ns) / 4 * 3 : first_ns;
+}
+
 static decision *write_decision(const attempt *a) {
     const tam_ucx *self = a->self;
     uint32_t nmembers = 0, stride = 0;
@@ -168,32 +187,25 @@ static decision *write_decision(const attempt *a) {
     return d;
 }
 
-static tamis_status ucx_shrink_decide(attempt *a) {
-    tam_ucx_mesh *control = a->self->control;
-    decision *d = a->decision = write_decision(a);
-    if (!d)
-        return tam_fail(TAMIS_E_NOMEM, "rank %u: %s: no memory", a->self->rank, call);
+static void send_decision(tam_ucx_mesh *control, decision *d, uint32_t member, uint32_t nonce) {
     size_t bytes = decision_bytes(d->nmembers, d->stride);
-    for (uint32_t i = 0; i < d->nmembers; i++) {
-        d->nonce = a->joined[d->members[i]]->nonce;
-        d->hash = hash_of(d, bytes);
-        if (d->members[i] != control->self)
-            tam_ucx_mesh_notify(control, d->members[i],
-                                tam_ucx_tag(TAM_UCX_DECIDE, control->self, 0), d, bytes);
-    }
-    return TAMIS_OK;
+    d->nonce = nonce;
+    d->hash = hash_of(d, bytes);
+    tam_ucx_mesh_notify(control, member, tam_ucx_tag(TAM_UCX_DECIDE, control->self, 0), d, bytes);
 }
 
-/* Nobody makes progress for control afterwards. */
-static void await_sent(const attempt *a) {
-    bool sent = false;
-    for (unsigned tries = 0; !sent && tam_clock_ns() < a->left->deadline_ns; tries++) {
-        lock_both(a);
-        sent = a->self->control->under_way == 0;
-        unlock_both(a);
-        if (!sent)
-            tam_back_off(tries);
+/* The members, and who lives and is none. */
+static tamis_status ucx_shrink_decide(attempt *a) {
+    const tam_ucx *self = a->self;
+    decision *d = a->decision = write_decision(a);
+    if (!d)
+        return tam_fail(TAMIS_E_NOMEM, "rank %u: %s: no memory", self->rank, call);
+    for (uint32_t r = 0; r < self->nranks; r++) {
+        const join *j = a->joined[self->members[r]];
+        if (r != self->rank && (goes_on(a, r) || lives(a, r)))
+            send_decision(self->control, d, self->members[r], j ? j->nonce : 0);
     }
+    return TAMIS_OK;
 }
 
 static tamis_status ucx_shrink_collect(attempt *a) {
@@ -202,11 +214,9 @@ static tamis_status ucx_shrink_collect(attempt *a) {
         lock_both(a);
         take_joins(a);
         tamis_status status = look_around(a, &complete);
-        if (status == TAMIS_OK && (complete || (!a->left->ranks && tam_clock_ns() > a->until_ns)))
+        if (status == TAMIS_OK && (complete || (!a->left->ranks && tam_clock_ns() > latest_ns(a))))
             status = ucx_shrink_decide(a);
         unlock_both(a);
-        if (a->decision)
-            await_sent(a);
         if (a->decision || status != TAMIS_OK)
             return status;
         if (tam_clock_ns() > a->left->deadline_ns)
@@ -226,27 +236,35 @@ static void send_join(const attempt *a, uint32_t member) {
                         join_bytes(a->own));
 }
 
-/* Whether it answers this attempt. */
-static bool is_for_us(const attempt *a, const decision *d, size_t length) {
-    uint32_t own = 0;
-    if (length < sizeof *d || d->nmembers > a->self->nranks ||
-        length != decision_bytes(d->nmembers, d->stride) || d->hash != hash_of(d, length) ||
-        d->nonce != a->own->nonce)
-        return false;
-    while (own < d->nmembers && d->members[own] != a->self->control->self)
-        own++;
-    return own < d->nmembers;
+static bool is_decision(const attempt *a, const decision *d, size_t length) {
+    return length >= sizeof *d && d->nmembers <= a->self->control->nmembers &&
+           length == decision_bytes(d->nmembers, d->stride) && d->hash == hash_of(d, length);
 }
 
-static void take_decision(attempt *a, uint32_t from) {
+static bool names_this_rank(const attempt *a, const decision *d) {
+    for (uint32_t i = 0; i < d->nmembers; i++)
+        if (d->members[i] == a->self->control->self)
+            return true;
+    return false;
+}
+
+/* One that names this rank counts if it answers this attempt, of the rank that was joined. */
+static void take_decisions(attempt *a, uint32_t joined) {
+    tam_ucx_mesh *control = a->self->control;
     uint32_t member;
     size_t length;
-    decision *d = tam_ucx_mesh_poll(a->self->control, tam_ucx_tag(TAM_UCX_DECIDE, from, 0),
-                                    TAM_UCX_EXACTLY, &length, &member);
-    if (d && is_for_us(a, d, length))
-        a->decision = d;
-    else
-        free(d);
+    decision *d;
+    while (!a->decision && (d = tam_ucx_mesh_poll(control, tam_ucx_tag(TAM_UCX_DECIDE, 0, 0),
+                                                  TAM_UCX_ANY_MEMBER, &length, &member))) {
+        bool whole = is_decision(a, d, length), named = whole && names_this_rank(a, d);
+        if (whole && !named)
+            control->left_behind = true;
+        if (named && member == joined && d->nonce == a->own->nonce &&
+            d->nmembers <= a->self->nranks)
+            a->decision = d;
+        else
+            free(d);
+    }
 }
 
 /* @param  first  the rank that decides. OK without a decision: it is gone */
@@ -257,7 +275,7 @@ static tamis_status join_first(attempt *a, uint32_t first) {
         lock_both(a);
         if (tries == 0)
             send_join(a, member);
-        take_decision(a, member);
+        take_decisions(a, member);
         living = lives(a, first);
         unlock_both(a);
         if (!a->decision && tam_clock_ns() > a->left->deadline_ns)
@@ -276,11 +294,23 @@ static uint32_t find_first(const attempt *a) {
     return first;
 }
 
+/* With a list the caller says who goes on. */
 static tamis_status find_left(attempt *a) {
+    tam_ucx_mesh *control = a->self->control;
     while (!a->decision) {
+        lock_both(a);
+        take_decisions(a, control->self);
+        bool left_behind = control->left_behind && !a->left->ranks;
+        unlock_both(a);
         uint32_t first = find_first(a);
+        if (first == a->self->rank && left_behind)
+            return tam_fail(TAMIS_E_TIMEOUT,
+                            "rank %u: %s: the others went on without this rank, which came too "
+                            "late; it must end",
+                            a->self->rank, call);
         TAM_TRY(first == a->self->rank ? ucx_shrink_collect(a) : join_first(a, first));
     }
+    control->left_behind = false;
     return TAMIS_OK;
 }
 
@@ -383,9 +413,7 @@ static void attempt_close(attempt *a) {
 }
 
 static tamis_status try_once(tam_ucx *self, const tam_left *left, tamis_comm **out) {
-    uint64_t now_ns = tam_clock_ns();
-    uint64_t left_ns = left->deadline_ns > now_ns ? left->deadline_ns - now_ns : 0;
-    attempt a = {.self = self, .left = left, .until_ns = now_ns + left_ns / 4 * 3};
+    attempt a = {.self = self, .left = left, .begin_ns = tam_clock_ns()};
     tamis_status status = tam_ucx_mesh_open(false, &a.data);
     if (status == TAMIS_OK)
         status = write_join(&a);

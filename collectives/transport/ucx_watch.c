@@ -49,7 +49,8 @@ int tam_watch_open(const tam_identity *own, const tam_identity *other, bool *end
 #ifdef SYS_pidfd_open
     int watch = (int)syscall(SYS_pidfd_open, (pid_t)other->process, 0);
     *ended = watch < 0 && errno == ESRCH;
-    if (watch >= 0 && started_at(other->process) != other->started) { /* a later process */
+    uint64_t started = watch >= 0 ? started_at(other->process) : 0;
+    if (started != 0 && started != other->started) { /* a later process */
         close(watch);
         watch = -1;
         *ended = true;

@@ -35,10 +35,12 @@ extern "C" {
  *
  * A rank that dies is noticed at once, as TRANSPORT, and tamis_comm_shrink goes on with those that
  * live: the first of them collects the others, and decides. Whoever has not come by three quarters
- * of the deadline is left behind. So ranks whose network was cut in two may go on as two jobs;
- * their number is in the log, and in tamis_migration. tamis_comm_destroy says goodbye to the other
- * ranks, and waits up to a second for theirs; a rank that ends without it has died, to the others.
- * tamis_comm_abort and failures of one rank reach all, with the sentence.
+ * of the deadline is left behind, and told so. Ranks whose network was cut in two may go on as two
+ * jobs; their number is in the log, and in tamis_migration. Between hosts a death is noticed when
+ * its connections end: children that the rank has forked hold them open, so the others wait until
+ * their deadline. tamis_comm_destroy says goodbye to the other ranks, and waits up to a second for
+ * theirs; a rank that ends without it has died, to the others. tamis_comm_abort and failures of one
+ * rank reach all, with the sentence.
  *
  * UCX is loaded when this is first called (libucp.so.0; 1.13 to 1.22 were tried), by the loader's
  * search path, so a program that does not call it does not need UCX. Its handlers of signals
@@ -46,7 +48,8 @@ extern "C" {
  * in calls of this library is logged at level info. Its environment counts: UCX_TLS and
  * UCX_NET_DEVICES choose among networks (UCX_NET_DEVICES=eth0), UCX_LOG_LEVEL=info with
  * TAMIS_LOG=info shows what it found. Where it is not set, UCX_MM_ERROR_HANDLING is y, without
- * which ranks of one host would send by TCP. The networks of UCX know no passwords: use it where
+ * which ranks of one host would send by TCP. What is said in tamis_comm_shrink takes any network
+ * that UCX finds, whatever UCX_TLS says. The networks of UCX know no passwords: use it where
  * others cannot reach its ports.
  *
  * @param  rendezvous  [in]  rank, nranks, allgather and its context; post, test and cancel are

@@ -133,7 +133,7 @@ def comm(transport: str = "auto", timeout_s: Optional[float] = None, device: str
     if wanted == "nccl":
         made = _open_nccl(timeout_s)
     else:
-        made = _open(wanted, timeout_s, may_fall_back=transport == _setting() == "auto")
+        made = _open(wanted, timeout_s, may_fall_back=may_fall_back(transport))
     remember(made)
     tell_detour(made, device)
     log.info("transport %s, rank %d of %d: %s", made.transport, made.rank, made.nranks, reason)
@@ -165,6 +165,11 @@ def _milliseconds(timeout_s: Optional[float]) -> int:
     if not 0.001 <= timeout_s <= 86400:
         raise launcher.error(f"timeout_s is {timeout_s}, out of range.", "Use 0.001 to 86400.")
     return round(timeout_s * 1000)
+
+
+def may_fall_back(transport: str) -> bool:
+    """Whether neither the caller nor the environment asked for one."""
+    return transport == _setting() == "auto"
 
 
 def _open(transport: str, timeout_s: Optional[float], may_fall_back: bool = False) -> Comm:
@@ -254,11 +259,11 @@ def nccl_over(carrier: Comm, timeout_s: Optional[float] = None) -> Comm:
 
 
 def over_torch(device: str) -> str:
-    """The transport between ranks that torch's process groups bring together."""
+    """The transport between ranks that torch's process groups bring together, if all have it: over
+    ucx they find out together whether they do (torch/_comm.py)."""
     if device == "cuda" and not nccl_missing():
         return "nccl"
-    ucx = next(row for row in _core.features() if row["name"] == "ucx")
-    return "ucx" if ucx["available"] else "torch"
+    return "ucx"
 
 
 # --- the guard

@@ -22,7 +22,7 @@ needs_mpi = pytest.mark.skipif(
 # What carries gradients where torch.distributed brings the ranks together.
 HAS_UCX = any(row["name"] == "ucx" and row["available"] for row in tamis.features())
 CARRIED = "ucx" if HAS_UCX else "callback"
-CHOSEN = "ucx" if HAS_UCX else "torch"
+CHOSEN = "ucx"  # where a rank has none, that is found out together
 needs_ucx = pytest.mark.skipif(not HAS_UCX, reason="built without UCX")
 
 # What launchers and earlier tests may have left; a job's environment begins without it.

@@ -122,9 +122,10 @@ static void abort_p2p(void *self, tamis_status status, const char *cause) {
     (void)self, (void)status, (void)cause;
 }
 
-static void close_p2p(void *self, int clean) {
+static bool close_p2p(void *self, int clean) {
     (void)self;
     (void)clean;
+    return true;
 }
 
 const tam_p2p loopback_p2p = {.name = "loopback",

@@ -4,6 +4,7 @@
  * How communicators over UCX begin and end: ranks that do not agree, that leave before others, that
  * stop, that abort, and that end without a word.
  */
+#include "lib/base/base.h"
 #include "tests/support/data.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <tamis/elastic.h>
 #include <tamis/ucx.h>
 #include <unistd.h>
@@ -229,10 +231,13 @@ static int aborts(const tamis_callbacks *rendezvous, void *arg) {
     return 0;
 }
 
-/* Rank 0 stops, and the others go on without it: by the deadline, as nobody can know. */
+/* Rank 0 stops. Nobody can know that it will not go on, so without a list the others time out;
+ * with one they go on. */
 static int stops(const tamis_callbacks *rendezvous, void *arg) {
+    const uint32_t left[] = {1, 2};
     tamis_comm *comm = NULL, *smaller = NULL;
     tamis_reducer *r = NULL, *migrated = NULL;
+    tamis_shrink how = TAMIS_SHRINK_INIT;
     (void)arg;
     if (alone(rendezvous, &comm, &r) != 0)
         return 1;
@@ -241,8 +246,7 @@ static int stops(const tamis_callbacks *rendezvous, void *arg) {
     test_deadline(comm, test_short_ms());
     DEMAND(tamis_status_loss(one_step(r, rendezvous->rank)) == TAMIS_LOST_COMM, "%s",
            tamis_last_error());
-    const uint32_t left[] = {1, 2};
-    tamis_shrink how = TAMIS_SHRINK_INIT;
+    DEMAND(tamis_comm_shrink(comm, NULL, &smaller) == TAMIS_E_TIMEOUT, "%s", tamis_last_error());
     how.ranks = left;
     how.nranks = 2;
     test_deadline(comm, test_long_ms());
@@ -254,7 +258,59 @@ static int stops(const tamis_callbacks *rendezvous, void *arg) {
     return 0;
 }
 
+static atomic_int *gone_on; /* ranks, of all processes */
+
+/* Rank 2 comes when the others have gone on without it: also when they have ended, it never goes on
+ * by itself. */
+static int comes_too_late(const tamis_callbacks *rendezvous, void *arg) {
+    tamis_comm *comm = NULL, *smaller = NULL;
+    tamis_reducer *r = NULL;
+    (void)arg;
+    if (alone(rendezvous, &comm, &r) != 0)
+        return 1;
+    while (rendezvous->rank == 2 && atomic_load(gone_on) < 2)
+        sleep_ms(1);
+    test_deadline(comm, rendezvous->rank == 2 ? test_long_ms() : test_short_ms());
+    tamis_status status = tamis_comm_shrink(comm, NULL, &smaller);
+    if (rendezvous->rank == 2) {
+        DEMAND(status == TAMIS_E_TIMEOUT, "%s: %s", tamis_status_name(status), tamis_last_error());
+        DEMAND(has_word(tamis_last_error(), "went on without this rank"), "%s", tamis_last_error());
+        return 0;
+    }
+    DEMAND(status == TAMIS_OK && tamis_comm_nranks(smaller) == 2, "%s", tamis_last_error());
+    atomic_fetch_add(gone_on, 1);
+    tamis_reducer_destroy(r);
+    tamis_comm_destroy(smaller);
+    tamis_comm_destroy(comm);
+    return 0;
+}
+
+/* All shrink a healthy communicator, again and again: what belongs to the lost one is freed, but
+ * for the records of a job. */
+static int shrinks_often(const tamis_callbacks *rendezvous, void *arg) {
+    enum { TIMES = 20, RECORDS = 2 };
+    tamis_comm *comm = NULL, *smaller = NULL;
+    (void)arg;
+    DEMAND_OK(create(rendezvous, test_long_ms(), &comm));
+    uint64_t before = tam_alloc_live();
+    for (int i = 0; i < TIMES; i++) {
+        DEMAND_OK(tamis_comm_shrink(comm, NULL, &smaller));
+        DEMAND(tamis_comm_nranks(smaller) == RANKS, "%u ranks", tamis_comm_nranks(smaller));
+        tamis_comm_destroy(comm);
+        comm = smaller;
+    }
+    uint64_t after = tam_alloc_live();
+    DEMAND(after <= before + RECORDS * TIMES + 1, "%llu allocations, before %llu",
+           (unsigned long long)after, (unsigned long long)before);
+    tamis_comm_destroy(comm);
+    return 0;
+}
+
 int main(void) {
+    gone_on =
+        mmap(NULL, sizeof *gone_on, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (gone_on == MAP_FAILED)
+        return 1;
     expect("arguments", refuses_arguments, 0);
     expect("damage at the rendezvous", refuses_damage, 0);
     expect("a rendezvous that fails", passes_failures, 0);
@@ -264,5 +320,7 @@ int main(void) {
     expect("one ends silently", ends_silently, 0);
     expect("one aborts", aborts, 0);
     expect("one stops", stops, 128 + SIGKILL);
+    expect("one comes too late", comes_too_late, 0);
+    expect("shrunk often", shrinks_often, 0);
     return failures != 0;
 }

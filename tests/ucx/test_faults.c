@@ -26,16 +26,16 @@ static const char *const action_names[] = {"none", "fail", "lose", "delay", "fli
 static const char *const target_names[] = {"send", "receive", "endpoint", "worker", "address"};
 
 /* What processes share. */
-typedef struct ledger {
+typedef struct record {
     uint64_t hash[STEPS];    /* of the results without a fault */
     unsigned calls[TARGETS]; /* that the victim makes without a fault */
-} ledger;
+} record;
 
 typedef struct fault {
     action action;
     target target;
     unsigned nth;
-    ledger *seen;
+    record *seen;
     const tam_ucx_library *real;
     unsigned calls[TARGETS];
 } fault;
@@ -129,7 +129,7 @@ static tamis_status make_step(tamis_reducer *r, uint32_t rank, uint32_t number, 
     return status;
 }
 
-static int make_steps(tamis_comm *comm, uint32_t rank, bool clean, ledger *seen) {
+static int make_steps(tamis_comm *comm, uint32_t rank, bool clean, record *seen) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_reducer *r = NULL;
     config.density = 0.05;
@@ -199,7 +199,7 @@ static bool applies(action a, target t) {
     return t == SEND || a == FAIL || a == DELAY || (messages && a != LOSE && a != FLIP);
 }
 
-static outcomes try_calls(ledger *seen, action a, target t) {
+static outcomes try_calls(record *seen, action a, target t) {
     outcomes o = {0};
     for (unsigned nth = 0; nth < seen->calls[t]; nth++) {
         fault f = {.action = a, .target = t, .nth = nth, .seen = seen};
@@ -210,7 +210,7 @@ static outcomes try_calls(ledger *seen, action a, target t) {
 }
 
 int main(void) {
-    ledger *seen =
+    record *seen =
         mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     fault none = {.action = NONE, .seen = seen};
     outcomes clean = {0};

@@ -62,7 +62,7 @@ def _of_subgroup(
             "DistributedDataParallel has a process group that is not all ranks, but transport"
             f" {taken!r} is of all ({reason}): leave the transport out, or give comm="
         )
-    return _comm.carriers_of(group, number, timeout_s, taken, transport == "auto")
+    return _comm.carriers_of(group, number, timeout_s, taken, launch.may_fall_back(transport))
 
 
 def _check_ranks(parameters: _parameters.Parameters, comms: List[_core.Comm]) -> None:
