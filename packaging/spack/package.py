@@ -22,6 +22,7 @@ class Tamis(CMakePackage, CudaPackage):
 
     variant("shared", default=True, description="A shared library, not an archive")
     variant("mpi", default=True, description="Communicators over MPI")
+    variant("ucx", default=False, description="Communicators over UCX")
     variant("openmp", default=True, description="Kernels with several threads")
     variant("nccl", default=False, when="+cuda", description="Communicators over NCCL")
     variant("python", default=False, description="The Python package")
@@ -34,6 +35,7 @@ class Tamis(CMakePackage, CudaPackage):
     depends_on("pkgconfig", type="build")
     depends_on("xxhash")
     depends_on("mpi@3.1:", when="+mpi")
+    depends_on("ucx@1.13:", when="+ucx")
     depends_on("cuda@12:", when="+cuda")
     depends_on("nccl@2.18:", when="+nccl")
     depends_on("python@3.9:", type=("build", "link", "run"), when="+python")
@@ -50,6 +52,7 @@ class Tamis(CMakePackage, CudaPackage):
             self.define("TAMIS_TESTS", False),
             self.define_from_variant("BUILD_SHARED_LIBS", "shared"),
             self.define_from_variant("TAMIS_MPI", "mpi"),
+            self.define_from_variant("TAMIS_UCX", "ucx"),
             self.define_from_variant("TAMIS_OPENMP", "openmp"),
             self.define_from_variant("TAMIS_CUDA", "cuda"),
             self.define("TAMIS_NCCL", self.spec.satisfies("+nccl")),
