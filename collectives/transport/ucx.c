@@ -65,8 +65,8 @@ static void operation_send(tam_ucx_operation *operation, const tam_message *m, u
         operation_end(operation, UCS_PTR_STATUS(request), 0);
 }
 
-/* UCX 1.13 does not say how long a message is whose receive completes at once, only to a callback,
- * which then comes before the request. */
+/* UCX before 1.16 does not say how long a message is whose receive completes at once, only to a
+ * callback, which then comes before the request. */
 static void operation_receive(tam_ucx_operation *operation, const tam_message *m, ucp_tag_t tag,
                               ucp_tag_t mask) {
     tam_ucx_mesh *mesh = operation->mesh;
@@ -240,7 +240,7 @@ static void abort_ucx(void *arg, tamis_status status, const char *cause) {
     pthread_mutex_unlock(&mesh->lock);
 }
 
-/* The memory of messages that were not withdrawn before stays. */
+/* What is under way ends with the endpoints. */
 static bool close_ucx(void *arg, int clean) {
     tam_ucx *self = arg;
     tam_ucx_mesh *mesh = self->mesh;

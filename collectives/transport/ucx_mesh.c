@@ -151,8 +151,19 @@ static void set_gone(tam_ucx_member *m, ucs_status_t status) {
     m->gone = status;
 }
 
+/* All that a process sent lies here once it has ended: a goodbye is read before it is missed. */
+static void drain_worker(tam_ucx_mesh *mesh) {
+    enum { MOST = 10000 };
+    int turns = 0;
+    tam_ucx_enter();
+    while (turns < MOST && mesh->ucx->ucp_worker_progress(mesh->worker) != 0)
+        turns++;
+    tam_ucx_exit();
+}
+
 static void look_at_processes(tam_ucx_mesh *mesh) {
     uint64_t now_ns = tam_clock_ns();
+    uint32_t before = mesh->ngone;
     if (now_ns - mesh->looked_ns < LOOK_NS || mesh->nmembers < 2)
         return;
     mesh->looked_ns = now_ns;
@@ -160,6 +171,8 @@ static void look_at_processes(tam_ucx_mesh *mesh) {
     for (uint32_t m = 0; m < mesh->nmembers; m++)
         if (mesh->ended[m])
             set_gone(&mesh->members[m], UCS_ERR_CONNECTION_RESET);
+    if (mesh->ngone != before)
+        drain_worker(mesh);
 }
 
 void tam_ucx_mesh_progress(tam_ucx_mesh *mesh) {
@@ -171,7 +184,7 @@ void tam_ucx_mesh_progress(tam_ucx_mesh *mesh) {
            mesh->under_way == before)
         turns++;
     tam_ucx_exit();
-    if (turns == 0) /* all that a process sent has come before its end is seen */
+    if (turns == 0)
         look_at_processes(mesh);
 }
 
@@ -269,7 +282,7 @@ static ucp_ep_h endpoint_of(tam_ucx_mesh *mesh, uint32_t member) {
     if (m->address) {
         bool was_quiet = tam_errors_quiet(true); /* its process may have ended since */
         if (tam_ucx_mesh_reach(mesh, member, m->address) != TAMIS_OK)
-            m->gone = UCS_ERR_UNREACHABLE;
+            set_gone(m, UCS_ERR_UNREACHABLE);
         tam_errors_quiet(was_quiet);
         free(m->address);
         m->address = NULL;
