@@ -53,6 +53,11 @@ void tam_staged_abort(void *arg, tamis_status status, const char *cause) {
     s->coll.p2p->abort(s->self, status, cause);
 }
 
+bool tam_staged_silence(void *arg) {
+    tam_staged *s = arg;
+    return s->coll.p2p->silence(s->self);
+}
+
 void tam_staged_close(void *arg, int clean) {
     tam_staged *s = arg;
     if (clean || !s->coll.p2p->stays_in_flight)

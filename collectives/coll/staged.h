@@ -40,6 +40,7 @@ tamis_status tam_staged_alltoall(void *arg, const void *send, const size_t *send
 extern const tam_encoded_transport tam_staged_encoded;
 tamis_status tam_staged_usable(const void *arg);
 void tam_staged_abort(void *arg, tamis_status status, const char *cause);
+bool tam_staged_silence(void *arg);
 void tam_staged_close(void *arg, int clean);
 
 #endif

@@ -406,8 +406,7 @@ void tam_skew_straggler(tamis_reducer *r);
 
 /** Whether the transport may still write to its buffers: such memory is never freed. */
 static inline bool tam_reducer_buffers_in_flight(const tamis_reducer *r) {
-    return r->comm->transport->capabilities & TAM_CAP_IN_FLIGHT &&
-           tamis_comm_status(r->comm) != TAMIS_OK;
+    return !tam_comm_silence(r->comm);
 }
 
 /** Whether the host sees when each rank begins an exchange. */

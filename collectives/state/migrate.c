@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * A reducer goes on with fewer ranks: agree on one step, make another reducer on the smaller
- * communicator, copy the state to it. The old reducer is only read, except that one which is ahead
- * goes back a step, as tamis_reducer_resync would make it.
+ * A reducer goes on with fewer ranks, or with more: agree on one step, make another reducer on the
+ * other communicator, copy the state to it. The old reducer is only read, except that one which is
+ * ahead goes back a step, as tamis_reducer_resync would make it. Newcomers have no state of the
+ * job: they get what all ranks have in common (migrate_join.c).
  */
+#include "collectives/state/migrate_join.h"
 #include "collectives/state/resync.h"
 #include "lib/base/fenv.h"
 
@@ -15,14 +17,33 @@ static const char call[] = "tamis_reducer_migrate";
 
 typedef struct arrival {
     tam_standing standing;
-    uint64_t rank, nranks; /* on the communicator of the old reducer */
-    double square;         /* of the residual */
+    uint64_t rank, nranks;   /* on the communicator of the old reducer */
+    uint64_t newcomer;       /* 1: that was not of this job */
+    double square;           /* of the residual */
+    double latency_us, gbit; /* that the reducer plans for */
 } arrival;
 
 _Static_assert(sizeof(arrival) <= TAM_RECORD_BYTES, "an arrival fits the records");
 
 static const arrival *migrate_record(const unsigned char *records, uint32_t rank) {
     return tam_handshake_record(records, rank);
+}
+
+/* The others come first. */
+static uint32_t migrate_count_old(const unsigned char *records, uint32_t nranks) {
+    uint32_t count = 0;
+    while (count < nranks && !migrate_record(records, count)->newcomer)
+        count++;
+    return count;
+}
+
+static tamis_status check_newcomers(const unsigned char *records, uint32_t nranks, uint32_t nold) {
+    for (uint32_t r = nold; r < nranks; r++)
+        if (nold == 0 || !migrate_record(records, r)->newcomer)
+            return tam_fail(TAMIS_E_MISMATCH,
+                            "%s: rank %u has joined, and has no state of rank %u's reducer", call,
+                            nold == 0 ? 0 : nold, r);
+    return TAMIS_OK;
 }
 
 /* Ranks that come from one communicator keep their order. A rank whose last migration failed comes
@@ -42,8 +63,10 @@ static tamis_status check_order(const unsigned char *records, uint32_t nranks) {
 
 static tamis_status migrate_judge(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_handshake_failure(records, nranks, "migrate its reducer"));
-    TAM_TRY(check_order(records, nranks));
-    return tam_resync_judge(records, nranks);
+    uint32_t nold = migrate_count_old(records, nranks);
+    TAM_TRY(check_newcomers(records, nranks, nold));
+    TAM_TRY(check_order(records, nold));
+    return tam_resync_judge(records, nold);
 }
 
 static tamis_status judge_end(const unsigned char *records, uint32_t nranks) {
@@ -53,15 +76,16 @@ static tamis_status judge_end(const unsigned char *records, uint32_t nranks) {
 /* From the records of all ranks, in their order: the same on all. */
 static tamis_migration migrate_weigh(const tamis_comm *comm) {
     tamis_migration m = TAMIS_MIGRATION_INIT;
-    uint64_t before = comm->nranks;
-    m.step = tam_resync_step(comm);
-    for (uint32_t r = 0; r < comm->nranks; r++) {
+    uint32_t nold = migrate_count_old(comm->records, comm->nranks);
+    uint64_t before = nold;
+    m.step = tam_resync_step(comm->records, nold);
+    for (uint32_t r = 0; r < nold; r++) {
         const arrival *one = migrate_record(comm->records, r);
         before = one->nranks > before ? one->nranks : before;
         m.kept_square += one->square;
     }
-    m.gone = (uint32_t)(before - comm->nranks);
-    m.lost_square = m.kept_square / comm->nranks * m.gone;
+    m.gone = (uint32_t)(before - nold);
+    m.lost_square = m.kept_square / nold * m.gone;
     return m;
 }
 
@@ -90,18 +114,19 @@ static tamis_status await_exchanges(const tamis_reducer *r, uint64_t deadline_ns
 }
 
 /* All arguments before anything is exchanged: later on one rank alone could not fail. */
-static tamis_status migrate_check(const tamis_reducer *r, const tamis_comm *smaller,
+static tamis_status migrate_check(const tamis_reducer *r, const tamis_comm *other,
                                   const tamis_migration *report, tamis_reducer *const *migrated) {
     tamis_migration copy = TAMIS_MIGRATION_INIT;
     if (!migrated)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: migrated is NULL", call);
     if (report)
         TAM_TRY(tam_struct_copy("tamis_migration", &copy, sizeof copy, sizeof copy, report));
-    if (smaller == r->comm || smaller->nranks > r->comm->nranks)
+    uint32_t nold = other->nranks - other->joined;
+    if (other == r->comm || (!tam_migrate_joins(r, other) && nold > r->comm->nranks))
         return tam_fail(TAMIS_E_ARGUMENT,
-                        "%s: a communicator of %u ranks is not what is left of %u; make one with "
-                        "tamis_comm_shrink",
-                        call, smaller->nranks, r->comm->nranks);
+                        "%s: a communicator of %u ranks is not what has become of %u; make one "
+                        "with tamis_comm_shrink or tamis_comm_grow",
+                        call, nold, r->comm->nranks);
     return tam_refuse(r, call);
 }
 
@@ -142,8 +167,10 @@ static tamis_status carry_moment(const tamis_reducer *from, const float *moment,
     return tam_state_take_moments(to, first ? vector : NULL, first ? NULL : vector);
 }
 
-static tamis_status carry(const tamis_reducer *from, tamis_reducer *to, const luggage *l) {
+static tamis_status carry(const tamis_reducer *from, tamis_reducer *to, const luggage *l,
+                          bool same) {
     tam_state_pack(from, 0, 0, l->control);
+    tam_state_readdress(to, l->control, same);
     TAM_TRY(tam_state_check_header(to, l->control, true, call));
     TAM_TRY(tam_state_check_parts(to, l->control, NULL, call));
     if (from->acc)
@@ -151,6 +178,13 @@ static tamis_status carry(const tamis_reducer *from, tamis_reducer *to, const lu
     TAM_TRY(tam_state_take(to, l->control, from->acc ? l->vector : NULL));
     TAM_TRY(carry_moment(from, from->first, to, true, l->vector));
     return carry_moment(from, from->second, to, false, l->vector);
+}
+
+/* What the ranks of the job have settled, and a newcomer could not know. */
+static void migrate_take_options(tamis_reducer *r, const arrival *first) {
+    r->origin = first->standing.who;
+    r->config.link_latency_us = first->latency_us;
+    r->config.link_gbit = first->gbit;
 }
 
 /* -- together --------------------------------------------------------------------------------- */
@@ -163,7 +197,10 @@ static tamis_status migrate_agree_on_step(tamis_reducer *r, tamis_comm *comm, ta
                                        .rollback = tam_rollback_state_of(r)},
                           .rank = r->comm->rank,
                           .nranks = r->comm->nranks,
-                          .square = square};
+                          .newcomer = tam_migrate_joins(r, comm),
+                          .square = square,
+                          .latency_us = r->config.link_latency_us,
+                          .gbit = r->config.link_gbit};
     return tam_handshake_run(comm, &mine, sizeof mine, migrate_judge, deadline_ns);
 }
 
@@ -183,19 +220,53 @@ static void migrate_log_ranks(const tamis_comm *comm, const tamis_migration *m) 
             all > 0.0 ? 100.0 * m->lost_square / all : 0.0);
 }
 
-/* @param status  of this rank so far. @param made  [out]  NULL if it was not, or not completely */
-static tamis_status migrate(tamis_reducer *r, tamis_comm *smaller, tamis_status status, luggage *l,
+/* Who has a state, and whether it fits as it is. By the records of all ranks. */
+typedef struct sources {
+    uint32_t nold; /* ranks with a state, the first ones */
+    bool joins;    /* this one has none */
+    bool mixed;    /* they come from communicators of different sizes */
+    bool same;     /* all from one of as many ranks as now */
+} sources;
+
+static sources find_sources(const tamis_reducer *r, const tamis_comm *comm) {
+    sources s = {.nold = migrate_count_old(comm->records, comm->nranks),
+                 .joins = tam_migrate_joins(r, comm)};
+    s.same = s.nold == comm->nranks;
+    for (uint32_t i = 0; i < s.nold; i++) {
+        uint64_t nranks = migrate_record(comm->records, i)->nranks;
+        s.mixed = s.mixed || nranks != migrate_record(comm->records, 0)->nranks;
+        s.same = s.same && nranks == comm->nranks;
+    }
+    return s;
+}
+
+/* Collective, also after a failure. */
+static tamis_status migrate_fill(const tamis_reducer *r, tamis_reducer *made, const sources *s,
+                                 const luggage *l, uint64_t deadline_ns) {
+    tamis_status status = s->joins ? TAMIS_OK : carry(r, made, l, s->same);
+    if (s->nold < made->comm->nranks || s->mixed)
+        status = tam_migrate_join(made, s->nold, s->mixed, status, l->vector);
+    return migrate_end_together(made->comm, status, deadline_ns);
+}
+
+/* @param  status  of this rank so far
+ * @param  made    [out]  NULL if it was not, or not completely */
+static tamis_status migrate(tamis_reducer *r, tamis_comm *other, tamis_status status, luggage *l,
                             tamis_migration *report, tamis_reducer **made) {
-    uint64_t deadline_ns = tam_comm_deadline(smaller);
+    uint64_t deadline_ns = tam_comm_deadline(other);
     if (status == TAMIS_OK)
         status = migrate_pack(r, deadline_ns, l);
-    TAM_TRY(migrate_agree_on_step(r, smaller, status, l->square, deadline_ns));
-    *report = migrate_weigh(smaller);
-    status = tam_resync_roll_back(r, report->step, l->scratch);
+    TAM_TRY(migrate_agree_on_step(r, other, status, l->square, deadline_ns));
+    *report = migrate_weigh(other);
+    const sources s = find_sources(r, other);
+    if (s.joins)
+        migrate_take_options(r, migrate_record(other->records, 0));
+    else
+        status = tam_resync_roll_back(r, report->step, l->scratch);
     const tam_recipe recipe = {
         .layout = r->layout, .like = r, .status = status, .deadline_ns = deadline_ns, .out = made};
-    TAM_TRY(tam_reducer_make(smaller, &recipe));
-    status = migrate_end_together(smaller, carry(r, *made, l), deadline_ns);
+    TAM_TRY(tam_reducer_make(other, &recipe));
+    status = migrate_fill(r, *made, &s, l, deadline_ns);
     if (status != TAMIS_OK) {
         tamis_reducer_destroy(*made);
         *made = NULL;
@@ -203,21 +274,21 @@ static tamis_status migrate(tamis_reducer *r, tamis_comm *smaller, tamis_status 
     return status;
 }
 
-tamis_status tamis_reducer_migrate(tamis_reducer *r, tamis_comm *smaller, tamis_migration *report,
+tamis_status tamis_reducer_migrate(tamis_reducer *r, tamis_comm *other, tamis_migration *report,
                                    tamis_reducer **migrated) {
     TAM_FENV_HELD();
     luggage l = {0};
     tamis_migration found = TAMIS_MIGRATION_INIT;
     tamis_reducer *made = NULL;
-    if (!r || !smaller)
-        return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, r ? "smaller" : "reducer");
-    TAM_TRY(tam_comm_check(smaller));
-    tamis_status status = migrate_check(r, smaller, report, migrated);
-    status = migrate(r, smaller, status, &l, &found, &made);
+    if (!r || !other)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, r ? "other" : "reducer");
+    TAM_TRY(tam_comm_check(other));
+    tamis_status status = migrate_check(r, other, report, migrated);
+    status = migrate(r, other, status, &l, &found, &made);
     migrate_unpack(&l);
     if (status != TAMIS_OK)
         return status;
-    migrate_log_ranks(smaller, &found);
+    migrate_log_ranks(other, &found);
     if (report)
         status = tam_struct_return("tamis_migration", &found, sizeof found, report);
     if (status == TAMIS_OK)

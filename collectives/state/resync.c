@@ -79,8 +79,8 @@ static tamis_status resync_judge(const unsigned char *records, uint32_t nranks) 
     return tam_resync_judge(records, nranks);
 }
 
-uint64_t tam_resync_step(const tamis_comm *comm) {
-    return standing_of(comm->records, resync_find(comm->records, comm->nranks, true))->step;
+uint64_t tam_resync_step(const unsigned char *records, uint32_t nranks) {
+    return standing_of(records, resync_find(records, nranks, true))->step;
 }
 
 tamis_status tam_resync_roll_back(tamis_reducer *r, uint64_t least, float *scratch) {
@@ -111,7 +111,7 @@ static tamis_status resync_agree_on_step(tamis_reducer *r, tamis_status own, flo
                                .rollback = tam_rollback_state_of(r)};
     TAM_TRY(tam_handshake_run(comm, &mine, sizeof mine, resync_judge,
                               tam_clock_ns() + comm->timeout_ns));
-    return tam_resync_roll_back(r, tam_resync_step(comm), scratch);
+    return tam_resync_roll_back(r, tam_resync_step(comm->records, comm->nranks), scratch);
 }
 
 tamis_status tamis_reducer_resync(tamis_reducer *r, uint64_t *step) {

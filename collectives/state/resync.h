@@ -20,8 +20,8 @@ typedef struct tam_standing {
  * back where that is needed. MISMATCH, UNSUPPORTED. */
 tamis_status tam_resync_judge(const unsigned char *records, uint32_t nranks);
 
-/** The step on which the ranks agree, by the records of the communicator. */
-uint64_t tam_resync_step(const tamis_comm *comm);
+/** The step on which they agree. */
+uint64_t tam_resync_step(const unsigned char *records, uint32_t nranks);
 
 /** Go there, at most one step back. @param scratch  float[tam_rollback_capacity]. DEVICE: the
  * reducer is lost */

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #define MAGIC UINT64_C(0x0b1e657461747455) /* changes with the format; odd bytes on purpose */
+#define NO_RANK UINT64_MAX /* of a state whose parts are to be divided anew */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 /* The snapshot `now` of a state. */
@@ -134,6 +135,14 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
     h->header_hash = state_hash_header(h);
 }
 
+void tam_state_readdress(const tamis_reducer *r, void *control, bool same) {
+    tam_state_header *h = control;
+    if (h->header_hash != state_hash_header(h))
+        return;
+    h->rank = same ? r->comm->rank : NO_RANK;
+    h->header_hash = state_hash_header(h);
+}
+
 /* -- in --------------------------------------------------------------------------------------- */
 
 tamis_status tam_state_refuse(const char *where, const char *why) {
@@ -141,7 +150,7 @@ tamis_status tam_state_refuse(const char *where, const char *why) {
 }
 
 static bool is_foreign(const tamis_reducer *r, const tam_state_header *h) {
-    return h->nranks != r->comm->nranks;
+    return h->nranks != r->comm->nranks || h->rank == NO_RANK;
 }
 
 static tamis_status state_check_owner(const tamis_reducer *r, const tam_state_header *h, bool alone,

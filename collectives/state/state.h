@@ -70,6 +70,12 @@ void tam_state_warn_unused(const tamis_reducer *r);
 void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t moments_hash,
                     void *control);
 
+/** Make a packed state of another rank, or of this one over another communicator, one of this rank.
+ * A damaged one stays as it is.
+ * @param  same  of as many ranks, all of which keep what was divided among them; else that is
+ *               divided anew, as in a state of another number of ranks */
+void tam_state_readdress(const tamis_reducer *r, void *control, bool same);
+
 /** The hash of moments that are contiguous in host memory, first before second. */
 uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments);
 

@@ -292,10 +292,7 @@ tamis_status tam_calibrate_costs_open(const tamis_comm *comm, tam_cost_calibrati
 }
 
 void tam_calibrate_costs_close(tam_cost_calibration *m) {
-    if (!m || atomic_load(&m->job.state) == TAM_JOB_ABANDONED)
-        return;
-    if (m->comm->transport->capabilities & TAM_CAP_IN_FLIGHT &&
-        tamis_comm_status(m->comm) != TAMIS_OK)
+    if (!m || atomic_load(&m->job.state) == TAM_JOB_ABANDONED || !tam_comm_silence(m->comm))
         return;
     tam_free(m->all);
     tam_free(m->recv);

@@ -103,6 +103,7 @@ static const tam_transport transport = {
     .allreduce_sum = allreduce_sum_callback,
     .alltoall = alltoall_callback,
     .shrink = shrink_callback,
+    .grow = tam_grow_refuse,
     .abort = abort_callback,
     .close = close_callback,
 };
@@ -158,6 +159,7 @@ static const tam_transport staged = {
     .alltoall = tam_staged_alltoall,
     .encoded = &tam_staged_encoded,
     .shrink = shrink_callback,
+    .grow = tam_grow_refuse,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
 };

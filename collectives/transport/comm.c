@@ -257,6 +257,8 @@ tamis_status tam_comm_run(tamis_comm *comm, tam_job *job) {
 
 /* -- life ------------------------------------------------------------------------------------- */
 
+static atomic_ullong roots;
+
 tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t rank,
                            uint32_t nranks, const tamis_comm_config *config, tamis_comm **out) {
     tamis_comm *comm = tam_alloc(sizeof *comm);
@@ -265,6 +267,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
     comm->transport = transport;
     comm->self = self;
     comm->forks = tam_forks();
+    comm->root = atomic_fetch_add(&roots, 1);
     comm->rank = rank;
     comm->nranks = nranks;
     comm->stages = tam_plan_linear(nranks);
@@ -412,6 +415,14 @@ static bool stop_thread(tamis_comm *comm) {
     return finished;
 }
 
+bool tam_comm_silence(const tamis_comm *comm) {
+    const tam_transport *transport = comm->transport;
+    if (atomic_load(&comm->poison) == TAMIS_OK || !(transport->capabilities & TAM_CAP_IN_FLIGHT))
+        return true;
+    return atomic_load(&comm->exchanges) == 0 && transport->silence &&
+           transport->silence(comm->self);
+}
+
 void tamis_comm_destroy(tamis_comm *comm) {
     if (!comm || tam_comm_of_parent(comm))
         return;
@@ -421,7 +432,7 @@ void tamis_comm_destroy(tamis_comm *comm) {
         return;
     }
     bool clean = atomic_load(&comm->poison) == TAMIS_OK;
-    if (clean || !(comm->transport->capabilities & TAM_CAP_IN_FLIGHT)) {
+    if (tam_comm_silence(comm)) {
         tam_free(comm->job_memory);
         tam_free(comm->records);
     }

@@ -61,7 +61,10 @@ struct tamis_comm {
     unsigned char *job_memory; /* [TAM_JOB_BYTES] the job of a handshake: it may outlive its call */
 
     uint64_t reducers;   /* made so far, the same on all ranks: gives each its serial */
-    uint32_t generation; /* communicators that were shrunk before this one */
+    uint32_t generation; /* communicators that were shrunk, or grew, before this one */
+    uint32_t joined;     /* of its ranks, the last: newcomers when it was made */
+    uint64_t root; /* of this process: the same for all that are made of one by shrink, grow */
+    bool came;     /* this process has joined its job */
 
     bool measured; /* costs, by the first reducer that chooses (calibrate_costs.h) */
     tam_costs costs;
@@ -134,6 +137,11 @@ bool tam_comm_test(tamis_comm *comm, tam_job *job);
 
 /** Without a thread: run a job, and those before it. With one: nothing. */
 void tam_comm_drive(tamis_comm *comm, tam_job *job, uint64_t until_ns);
+
+/** After a failure: end what is under way, if nobody waits for it any more.
+ * @return whether memory that the transport was given is free. True while there is no failure, for
+ * memory of exchanges that have ended */
+bool tam_comm_silence(const tamis_comm *comm);
 
 /** Submit and finish. */
 tamis_status tam_comm_run(tamis_comm *comm, tam_job *job);

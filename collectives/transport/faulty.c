@@ -95,6 +95,11 @@ static tamis_status shrink_faulty(void *arg, const tam_left *left, tamis_comm **
     return f->inner->shrink(f->self, left, out);
 }
 
+static tamis_status grow_faulty(void *arg, const tam_growth *how, tamis_comm **out) {
+    faulty *f = arg;
+    return f->inner->grow(f->self, how, out);
+}
+
 static void close_faulty(void *arg, int clean) {
     faulty *f = arg;
     f->inner->close(f->self, clean);
@@ -114,6 +119,7 @@ tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth,
                 .allreduce_sum = allreduce_sum_faulty,
                 .alltoall = alltoall_faulty,
                 .shrink = shrink_faulty,
+                .grow = grow_faulty,
                 .abort = abort_faulty,
                 .close = close_faulty},
         .inner = comm->transport,

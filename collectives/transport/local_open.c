@@ -4,6 +4,7 @@
  */
 #include "lib/base/base.h"
 #include "collectives/transport/local_hub.h"
+#include "collectives/transport/shrink.h"
 
 enum { RANKS_MAX = 4096 };
 
@@ -13,6 +14,7 @@ static const tam_transport transport = {
     .allreduce_sum = tam_local_allreduce_sum,
     .alltoall = tam_local_alltoall,
     .shrink = tam_local_shrink,
+    .grow = tam_grow_refuse,
     .abort = tam_local_abort,
     .close = tam_local_close,
 };

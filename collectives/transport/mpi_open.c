@@ -3,6 +3,7 @@
  * A communicator over MPI: checks, memory, and a duplicate of the caller's communicator.
  */
 #include "collectives/transport/mpi_comm.h"
+#include "collectives/transport/shrink.h"
 
 static const tam_transport on_the_callers_threads = {
     .name = "mpi",
@@ -15,6 +16,7 @@ static const tam_transport on_the_callers_threads = {
     .alltoall = tam_staged_alltoall,
     .encoded = &tam_staged_encoded,
     .shrink = tam_mpi_shrink,
+    .grow = tam_grow_refuse,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
 };
@@ -28,6 +30,7 @@ static const tam_transport threaded = {
     .alltoall = tam_staged_alltoall,
     .encoded = &tam_staged_encoded,
     .shrink = tam_mpi_shrink,
+    .grow = tam_grow_refuse,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
 };

@@ -5,6 +5,7 @@
 #include "collectives/transport/nccl_comm.h"
 
 #include "collectives/transport/bootstrap.h"
+#include "collectives/transport/shrink.h"
 
 #include <tamis/nccl.h>
 
@@ -61,6 +62,7 @@ static const tam_transport transport = {
     .allreduce_sum = tam_nccl_allreduce_sum,
     .alltoall = tam_nccl_alltoall,
     .shrink = tam_nccl_shrink,
+    .grow = tam_grow_refuse,
     .abort = tam_nccl_abort,
     .close = tam_nccl_close,
 };

@@ -81,6 +81,11 @@ static tamis_status recorded_shrink(void *arg, const tam_left *left, tamis_comm 
     return t->inner->shrink(t->self, left, out);
 }
 
+static tamis_status recorded_grow(void *arg, const tam_growth *how, tamis_comm **out) {
+    tam_recorded *t = arg;
+    return t->inner->grow(t->self, how, out);
+}
+
 static void abort_inner(void *arg, tamis_status status, const char *cause) {
     tam_recorded *t = arg;
     t->inner->abort(t->self, status, cause);
@@ -107,6 +112,7 @@ void tam_recorded_wrap(tam_recorded *t, const tam_transport *inner, void *self) 
     t->row.allreduce_sum = allreduce_sum;
     t->row.alltoall = alltoall;
     t->row.shrink = recorded_shrink;
+    t->row.grow = recorded_grow;
     t->row.abort = abort_inner;
     t->row.close = close_nothing;
 }

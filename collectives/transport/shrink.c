@@ -161,6 +161,8 @@ tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrink *how, tamis_
                            .deadline_ns = tam_comm_deadline(comm),
                            .config = &config};
     TAM_TRY(comm->transport->shrink(comm->self, &left, &made));
+    made->root = comm->root;
+    made->came = comm->came;
     if (made->generation == 0) /* they all come from one communicator, and were not compared */
         made->generation = comm->generation + 1;
     atomic_store(&made->waiting, atomic_load(&comm->waiting));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What transports share when they go on with the ranks that are left.
+ * What transports share when they go on with the ranks that are left, or with more.
  */
 #ifndef TAM_TRANSPORT_SHRINK_H
 #define TAM_TRANSPORT_SHRINK_H
@@ -17,5 +17,6 @@ tamis_status tam_shrink_compare(tamis_comm *comm, const tam_left *left, tamis_st
 
 /** An entry of transports that cannot: UNSUPPORTED, and the way by a restart. */
 tamis_status tam_shrink_refuse(void *self, const tam_left *left, tamis_comm **out);
+tamis_status tam_grow_refuse(void *self, const tam_growth *how, tamis_comm **out);
 
 #endif

@@ -1,27 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/star.h"
 
+#include "collectives/transport/sockets.h"
+#include "collectives/transport/strangers.h"
+
 #include <errno.h>
-#include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#define STAR_MAGIC UINT64_C(0x74616d6973737461)
 #define RETRY_NS UINT64_C(50000000)
-
-enum { STRANGERS = 64, STRANGER_MS = 5000, HOST = 256 };
-
-/* What a rank says first. */
-typedef struct greeting {
-    uint64_t magic;
-    uint32_t rank, nranks;
-} greeting;
 
 /* What rank 0 answers. */
 typedef struct answer {
@@ -33,43 +21,9 @@ static tamis_status star_late(const tam_star *star, const char *what) {
     return tam_fail(TAMIS_E_TIMEOUT, "rank %u: %s by the deadline", star->rank, what);
 }
 
-static int left_ms(uint64_t until_ns) {
-    uint64_t now_ns = tam_clock_ns();
-    return now_ns < until_ns ? (int)((until_ns - now_ns) / 1000000u) + 1 : 0;
-}
-
-/* -- bytes ------------------------------------------------------------------------------------ */
-
-/* @return how many moved; -1: the connection has ended; 0: none can now */
-static ssize_t move_some(int socket, void *bytes, size_t length, bool sends) {
-    ssize_t moved = sends ? send(socket, bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT)
-                          : recv(socket, bytes, length, MSG_DONTWAIT);
-    if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-        return 0;
-    return moved > 0 ? moved : -1;
-}
-
-/* @return 1: all moved; 0: not by the deadline; -1: the connection has ended */
-static int move_all(int socket, void *bytes, size_t length, bool sends, uint64_t until_ns) {
-    size_t at = 0;
-    while (at < length) {
-        ssize_t moved = move_some(socket, (char *)bytes + at, length - at, sends);
-        if (moved < 0)
-            return -1;
-        at += (size_t)moved;
-        if (moved > 0)
-            continue;
-        if (left_ms(until_ns) == 0)
-            return 0;
-        struct pollfd one = {.fd = socket, .events = sends ? POLLOUT : POLLIN};
-        poll(&one, 1, left_ms(until_ns));
-    }
-    return 1;
-}
-
 static tamis_status star_exchange(const tam_star *star, uint32_t with, void *bytes, size_t length,
                                   bool sends) {
-    int done = move_all(star->sockets[with], bytes, length, sends, star->deadline_ns);
+    int done = tam_socket_move(star->sockets[with], bytes, length, sends, star->deadline_ns);
     if (done > 0)
         return TAMIS_OK;
     return tam_fail(done < 0 ? TAMIS_E_TRANSPORT : TAMIS_E_TIMEOUT,
@@ -79,83 +33,39 @@ static tamis_status star_exchange(const tam_star *star, uint32_t with, void *byt
 
 /* -- rank 0 ----------------------------------------------------------------------------------- */
 
-/* Connections that have not said who they are. */
-typedef struct strangers {
-    int sockets[STRANGERS];
-    greeting said[STRANGERS];
-    size_t bytes[STRANGERS];
-    uint64_t until_ns[STRANGERS];
-    uint32_t count;
-} strangers;
+/* Rank 0 while the others come. */
+typedef struct center {
+    tam_star *star;
+    uint32_t missing;
+    tamis_status verdict;
+} center;
 
-static void leave_stranger(strangers *s, uint32_t i) {
-    uint32_t last = --s->count;
-    s->sockets[i] = s->sockets[last];
-    s->said[i] = s->said[last];
-    s->bytes[i] = s->bytes[last];
-    s->until_ns[i] = s->until_ns[last];
+static tamis_status judge_greeting(const tam_star *star, const tam_greeting *said) {
+    if (said->nranks != star->nranks)
+        return tam_fail(TAMIS_E_MISMATCH, "rank %u says that there are %u ranks, rank 0 %u",
+                        said->rank, said->nranks, star->nranks);
+    bool missing = said->rank > 0 && said->rank < star->nranks && star->sockets[said->rank] < 0;
+    return missing ? TAMIS_OK
+                   : tam_fail(TAMIS_E_MISMATCH, "two processes say that they are rank %u of %u",
+                              said->rank, star->nranks);
 }
 
-/* @return whether it is a rank that was missing */
-static bool admit(tam_star *star, int socket, const greeting *said, tamis_status *verdict) {
-    answer reply = {STAR_MAGIC, TAMIS_OK, star->nranks};
-    bool known = said->magic == STAR_MAGIC, same = known && said->nranks == star->nranks;
-    bool missing =
-        same && said->rank > 0 && said->rank < star->nranks && star->sockets[said->rank] < 0;
-    if (known && !same)
-        *verdict = tam_fail(TAMIS_E_MISMATCH, "rank %u says that there are %u ranks, rank 0 %u",
-                            said->rank, said->nranks, star->nranks);
-    else if (same && !missing)
-        *verdict = tam_fail(TAMIS_E_MISMATCH, "two processes say that they are rank %u of %u",
-                            said->rank, star->nranks);
-    reply.status = known ? (uint32_t)*verdict : TAMIS_E_PROTOCOL;
-    if (known)
-        move_some(socket, &reply, sizeof reply, true);
-    if (!missing) {
+/* Newcomers to a job come again when it has begun. */
+static void admit(void *arg, int socket, const tam_greeting *said) {
+    center *c = arg;
+    answer reply = {TAM_GREETING_MAGIC, TAMIS_OK, c->star->nranks};
+    bool rank = said->magic == TAM_GREETING_MAGIC && said->nranks > 0;
+    tamis_status status = rank ? judge_greeting(c->star, said) : TAMIS_OK;
+    reply.status = (uint32_t)status;
+    if (rank)
+        tam_socket_move_some(socket, &reply, sizeof reply, true);
+    if (!rank || status != TAMIS_OK) {
+        c->verdict = rank ? status : c->verdict;
         close(socket);
-        return false;
-    }
-    star->sockets[said->rank] = socket;
-    return true;
-}
-
-static void accept_one(int listener, strangers *s) {
-    int one = 1, socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (socket < 0)
         return;
-    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (s->count == STRANGERS) { /* the one that has been silent longest goes */
-        close(s->sockets[0]);
-        leave_stranger(s, 0);
     }
-    s->sockets[s->count] = socket;
-    s->bytes[s->count] = 0;
-    s->until_ns[s->count++] = tam_clock_ns() + STRANGER_MS * UINT64_C(1000000);
-}
-
-/* @return whether it is a rank now, or is gone */
-static bool listen_to(tam_star *star, strangers *s, uint32_t i, uint32_t *missing,
-                      tamis_status *verdict) {
-    char *said = (char *)&s->said[i];
-    ssize_t moved =
-        move_some(s->sockets[i], said + s->bytes[i], sizeof s->said[i] - s->bytes[i], false);
-    s->bytes[i] += moved > 0 ? (size_t)moved : 0;
-    if (s->bytes[i] == sizeof s->said[i])
-        *missing -= admit(star, s->sockets[i], &s->said[i], verdict);
-    else if (moved < 0 || tam_clock_ns() > s->until_ns[i])
-        close(s->sockets[i]);
-    else
-        return false;
-    leave_stranger(s, i);
-    return true;
-}
-
-static void await_strangers(int listener, const strangers *s, uint64_t until_ns) {
-    struct pollfd all[STRANGERS + 1] = {{.fd = listener, .events = POLLIN}};
-    for (uint32_t i = 0; i < s->count; i++)
-        all[i + 1] = (struct pollfd){.fd = s->sockets[i], .events = POLLIN};
-    int most = left_ms(until_ns);
-    poll(all, s->count + 1, most < 100 ? most : 100);
+    c->star->sockets[said->rank] = socket;
+    c->missing--;
 }
 
 static tamis_status name_missing(const tam_star *star) {
@@ -171,62 +81,19 @@ static tamis_status name_missing(const tam_star *star) {
 }
 
 static tamis_status receive_all(tam_star *star, int listener) {
-    strangers s = {.count = 0};
-    uint32_t missing = star->nranks - 1;
-    tamis_status verdict = TAMIS_OK;
-    while (missing > 0 && verdict == TAMIS_OK && left_ms(star->deadline_ns) > 0) {
-        await_strangers(listener, &s, star->deadline_ns);
-        accept_one(listener, &s);
-        for (uint32_t i = 0; i < s.count;)
-            i += !listen_to(star, &s, i, &missing, &verdict);
+    tam_strangers s = {.count = 0};
+    center c = {star, star->nranks - 1, TAMIS_OK};
+    while (c.missing > 0 && c.verdict == TAMIS_OK && tam_socket_left_ms(star->deadline_ns) > 0) {
+        tam_strangers_await(&s, listener, star->deadline_ns);
+        tam_strangers_read(&s, listener, admit, &c);
     }
-    for (uint32_t i = 0; i < s.count; i++)
-        close(s.sockets[i]);
-    return verdict != TAMIS_OK ? verdict : missing > 0 ? name_missing(star) : TAMIS_OK;
-}
-
-/* -- addresses -------------------------------------------------------------------------------- */
-
-/* "host:port" or "[address]:port". */
-static tamis_status find_address(const char *address, bool listens, struct addrinfo **out) {
-    char host[HOST];
-    const char *colon = strrchr(address, ':');
-    size_t length = colon ? (size_t)(colon - address) : 0;
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                                   .ai_flags = AI_NUMERICSERV | (listens ? AI_PASSIVE : 0)};
-    if (!colon || length == 0 || length >= sizeof host || colon[1] == '\0')
-        return tam_fail(TAMIS_E_ARGUMENT, "TAMIS_RENDEZVOUS=%.200s is not host:port", address);
-    bool brackets = address[0] == '[' && colon[-1] == ']';
-    snprintf(host, sizeof host, "%.*s", (int)(length - 2 * brackets), address + brackets);
-    int code = getaddrinfo(host, colon + 1, &hints, out);
-    if (code == 0)
-        return TAMIS_OK;
-    return tam_fail(TAMIS_E_ARGUMENT, "TAMIS_RENDEZVOUS=%.200s: %s", address, gai_strerror(code));
-}
-
-static int listen_at(const struct addrinfo *at) {
-    int one = 1, listener = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (listener < 0)
-        return -1;
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(listener, at->ai_addr, at->ai_addrlen) == 0 && listen(listener, 128) == 0)
-        return listener;
-    int why = errno;
-    close(listener);
-    errno = why;
-    return -1;
+    tam_strangers_close(&s);
+    return c.verdict != TAMIS_OK ? c.verdict : c.missing > 0 ? name_missing(star) : TAMIS_OK;
 }
 
 static tamis_status open_center(tam_star *star, const char *address) {
-    struct addrinfo *found;
-    TAM_TRY(find_address(address, true, &found));
-    int listener = listen_at(found), why = errno;
-    freeaddrinfo(found);
-    if (listener < 0)
-        return tam_fail(TAMIS_E_TRANSPORT,
-                        "rank 0 cannot listen at TAMIS_RENDEZVOUS=%.200s: %s; give an address of "
-                        "its host and a free port",
-                        address, strerror(why));
+    int listener;
+    TAM_TRY(tam_socket_listen(address, &listener));
     tamis_status status = receive_all(star, listener);
     close(listener);
     return status;
@@ -234,25 +101,8 @@ static tamis_status open_center(tam_star *star, const char *address) {
 
 /* -- the others ------------------------------------------------------------------------------- */
 
-static int connect_to(const struct addrinfo *at, uint64_t until_ns) {
-    int code = 0, one = 1;
-    socklen_t length = sizeof code;
-    int s = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (s < 0)
-        return -1;
-    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (connect(s, at->ai_addr, at->ai_addrlen) == 0)
-        return s;
-    struct pollfd waits = {.fd = s, .events = POLLOUT};
-    if (errno == EINPROGRESS && poll(&waits, 1, left_ms(until_ns)) > 0 &&
-        getsockopt(s, SOL_SOCKET, SO_ERROR, &code, &length) == 0 && code == 0)
-        return s;
-    close(s);
-    return -1;
-}
-
 static tamis_status judge_answer(const tam_star *star, const answer *reply) {
-    if (reply->magic != STAR_MAGIC)
+    if (reply->magic != TAM_GREETING_MAGIC)
         return tam_fail(TAMIS_E_PROTOCOL, "rank %u: what listens at the rendezvous is not rank 0",
                         star->rank);
     if (reply->nranks != star->nranks)
@@ -268,14 +118,14 @@ static tamis_status judge_answer(const tam_star *star, const answer *reply) {
 
 /* @param  made  [out]  false: nobody listens yet, or it was full */
 static tamis_status try_center(tam_star *star, const struct addrinfo *at, bool *made) {
-    greeting mine = {STAR_MAGIC, star->rank, star->nranks};
+    tam_greeting mine = {TAM_GREETING_MAGIC, star->rank, star->nranks};
     answer reply;
     *made = false;
-    int s = connect_to(at, star->deadline_ns);
+    int s = tam_socket_connect(at, star->deadline_ns);
     if (s < 0)
         return TAMIS_OK;
-    if (move_all(s, &mine, sizeof mine, true, star->deadline_ns) <= 0 ||
-        move_all(s, &reply, sizeof reply, false, star->deadline_ns) <= 0) {
+    if (tam_socket_move(s, &mine, sizeof mine, true, star->deadline_ns) <= 0 ||
+        tam_socket_move(s, &reply, sizeof reply, false, star->deadline_ns) <= 0) {
         close(s);
         return TAMIS_OK;
     }
@@ -286,11 +136,11 @@ static tamis_status try_center(tam_star *star, const struct addrinfo *at, bool *
 
 static tamis_status join_center(tam_star *star, const char *address) {
     struct addrinfo *found;
-    TAM_TRY(find_address(address, false, &found));
+    TAM_TRY(tam_socket_find(address, false, &found));
     tamis_status status = TAMIS_OK;
     for (bool made = false; status == TAMIS_OK && !made;) {
         status = try_center(star, found, &made);
-        if (status == TAMIS_OK && !made && left_ms(star->deadline_ns) == 0)
+        if (status == TAMIS_OK && !made && tam_socket_left_ms(star->deadline_ns) == 0)
             status = star_late(star, "rank 0 did not listen at TAMIS_RENDEZVOUS");
         if (status == TAMIS_OK && !made)
             tam_sleep(RETRY_NS);

@@ -9,6 +9,8 @@
 
 #include "lib/base/base.h"
 
+enum { TAM_STAR_MOST = 1 << 20 }; /* ranks */
+
 typedef struct tam_star {
     uint32_t rank, nranks;
     uint64_t deadline_ns; /* of all that it does */

@@ -150,6 +150,7 @@ static const tam_transport row = {
     .allreduce_sum = allreduce_sum_subcomm,
     .alltoall = alltoall_subcomm,
     .shrink = tam_shrink_refuse,
+    .grow = tam_grow_refuse,
     .abort = abort_whole,
     .close = leave_whole,
 };

@@ -57,7 +57,7 @@ static void operation_send(tam_ucx_operation *operation, const tam_message *m, u
     ucp_request_param_t how = usual;
     how.cb.send = operation_sent;
     how.user_data = operation;
-    void *request = mesh->ucx->ucp_tag_send_nbx(mesh->members[m->peer].endpoint, m->memory,
+    void *request = mesh->ucx->ucp_tag_send_nbx(mesh->members[m->peer]->endpoint, m->memory,
                                                 m->bytes, tag, &how);
     if (UCS_PTR_IS_PTR(request))
         operation->request = request;
@@ -132,10 +132,10 @@ static tamis_status check_parted(const tam_ucx *self, uint32_t rank) {
 
 static tamis_status check_member(tam_ucx *self, uint32_t rank) {
     tam_ucx_mesh *mesh = self->mesh;
-    ucs_status_t gone = mesh->members[rank].gone;
+    ucs_status_t gone = mesh->members[rank]->gone;
     if (gone == UCS_OK)
         return TAMIS_OK;
-    if (tam_ucx_member_parted(mesh, rank))
+    if (tam_ucx_member_parting(mesh, rank) == TAM_UCX_LEAVES)
         return check_parted(self, rank);
     return tam_fail(TAMIS_E_TRANSPORT, "rank %u: rank %u has died, or cannot be reached (%s); %s",
                     self->rank, rank, mesh->ucx->ucs_status_string(gone), remedy);
@@ -240,22 +240,45 @@ static void abort_ucx(void *arg, tamis_status status, const char *cause) {
     pthread_mutex_unlock(&mesh->lock);
 }
 
+static void withdraw_all(tam_ucx *self) {
+    tam_ucx_mesh *mesh = self->mesh;
+    pthread_mutex_lock(&mesh->lock);
+    tam_ucx_enter();
+    for (uint32_t t = 0; t < TAM_P2P_TICKETS; t++) {
+        if (self->operations[t])
+            operation_withdraw(self->operations[t]);
+        self->operations[t] = NULL;
+    }
+    if (self->listening)
+        operation_withdraw(self->listening);
+    self->listening = NULL;
+    tam_ucx_exit();
+    pthread_mutex_unlock(&mesh->lock);
+}
+
+/* Over control this rank lives on, whatever others find in the endpoints' end. */
+static bool silence_ucx(void *arg) {
+    tam_ucx *self = arg;
+    if (!self->silenced) {
+        abort_ucx(self, TAMIS_E_TRANSPORT, "its communicator was lost");
+        withdraw_all(self);
+        self->silent = tam_ucx_mesh_end(self->mesh, TAM_UCX_GOES_ON, false);
+        self->silenced = true;
+    }
+    return self->silent;
+}
+
 /* What is under way ends with the endpoints. */
 static bool close_ucx(void *arg, int clean) {
     tam_ucx *self = arg;
     tam_ucx_mesh *mesh = self->mesh;
     if (!clean)
         abort_ucx(self, TAMIS_E_TRANSPORT, "its communicator was lost, and is destroyed");
-    pthread_mutex_lock(&mesh->lock);
-    tam_ucx_enter();
-    for (uint32_t t = 0; t < TAM_P2P_TICKETS; t++)
-        if (self->operations[t])
-            operation_withdraw(self->operations[t]);
-    if (self->listening)
-        operation_withdraw(self->listening);
-    tam_ucx_exit();
-    pthread_mutex_unlock(&mesh->lock);
-    bool closed = tam_ucx_mesh_close(mesh, clean);
+    withdraw_all(self);
+    tam_ucx_parting parting = self->goes_on ? TAM_UCX_GOES_ON
+                              : clean       ? TAM_UCX_LEAVES
+                                            : TAM_UCX_STAYS;
+    bool closed = tam_ucx_mesh_close(mesh, parting, clean);
     tam_ucx_mesh_release(self->control);
     tam_free(self->members);
     if (closed) /* else the alarm may still come into it */
@@ -283,5 +306,6 @@ const tam_p2p tam_ucx_p2p = {
     .test = test_ucx,
     .cancel = cancel_ucx,
     .abort = abort_ucx,
+    .silence = silence_ucx,
     .close = close_ucx,
 };

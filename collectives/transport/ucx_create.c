@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The transport's row, and communicators of ranks that have not met before.
+ * The transport's row, and communicators of processes that have not met before.
  */
-#include "collectives/transport/star.h"
+#include "collectives/transport/newcomers.h"
 #include "collectives/transport/ucx_comm.h"
 
 #include "lib/base/fenv.h"
@@ -18,7 +18,9 @@ static const tam_transport transport = {
     .alltoall = tam_staged_alltoall,
     .encoded = &tam_staged_encoded,
     .shrink = tam_ucx_shrink,
+    .grow = tam_ucx_grow,
     .abort = tam_staged_abort,
+    .silence = tam_staged_silence,
     .close = tam_staged_close,
 };
 
@@ -36,34 +38,11 @@ static tamis_status check_rendezvous(const tamis_callbacks *rendezvous) {
     return TAMIS_OK;
 }
 
-static tamis_status open_all(tam_ucx_mesh *data, tam_ucx_mesh *control, uint64_t deadline_ns,
-                             const tamis_comm_config *config, tamis_comm **out) {
-    uint32_t nranks = data->nmembers, *members = tam_alloc_array(nranks, sizeof members[0]);
-    if (!members) {
-        tam_ucx_mesh_close(data, false);
-        return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
-    }
-    for (uint32_t r = 0; r < nranks; r++)
-        members[r] = r;
-    tamis_status status =
-        tam_ucx_open(&transport, data, control, members, deadline_ns, config, out);
-    tam_free(members);
-    return status;
-}
-
 static tamis_status create(const tamis_callbacks *rendezvous, uint64_t deadline_ns,
                            const tamis_comm_config *config, tamis_comm **out) {
-    tam_ucx_mesh *data = NULL, *control = NULL;
-    tamis_status status = tam_ucx_mesh_open(false, &data);
-    if (status == TAMIS_OK)
-        status = tam_ucx_mesh_open(true, &control);
-    status = tam_ucx_connect(data, control, status, rendezvous);
-    if (status != TAMIS_OK && data)
-        tam_ucx_mesh_close(data, false);
-    if (control)
-        control->users = 1; /* this call */
-    if (status == TAMIS_OK)
-        status = open_all(data, control, deadline_ns, config, out);
+    tam_ucx_mesh *control = NULL;
+    tamis_status status = tam_ucx_control_open(rendezvous->rank, rendezvous->nranks, &control);
+    status = tam_ucx_create_over(&transport, rendezvous, control, status, deadline_ns, config, out);
     if (control)
         tam_ucx_mesh_release(control);
     return status;
@@ -101,4 +80,53 @@ tamis_status tamis_comm_create_ucx(const tamis_callbacks *rendezvous,
     TAM_TRY(tam_struct_copy("tamis_callbacks", &own, sizeof own, sizeof own, rendezvous));
     TAM_TRY(check_rendezvous(&own));
     return create(&own, deadline_ns, config, out);
+}
+
+/* -- a newcomer ------------------------------------------------------------------------------- */
+
+static tamis_status join_once(tam_star *star, const tam_offer *offer, uint64_t timeout_ns,
+                              tamis_comm **out) {
+    tam_ucx_mesh *control = NULL;
+    tamis_callbacks rendezvous = TAMIS_CALLBACKS_INIT;
+    tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
+    const tam_growth how = {.deadline_ns = star->deadline_ns, .config = &config};
+    config.timeout_ms = (uint32_t)(timeout_ns / 1000000u);
+    rendezvous.rank = star->rank;
+    rendezvous.nranks = star->nranks;
+    rendezvous.allgather = tam_star_gather;
+    rendezvous.context = star;
+    tamis_status own = tam_ucx_control_open(offer->member, offer->nmembers, &control);
+    tamis_status status = tam_ucx_grow_together(&transport, &rendezvous, control, &how, own,
+                                                offer->nranks - offer->nold, out);
+    if (control)
+        tam_ucx_mesh_release(control);
+    return status;
+}
+
+tamis_status tamis_comm_join_ucx(const char *address, const tamis_comm_config *config,
+                                 tamis_comm **out) {
+    TAM_FENV_HELD();
+    enum { TRIES = 3 };
+    uint64_t timeout_ns;
+    tamis_comm *made = NULL;
+    if (!out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_join_ucx: out is NULL");
+    TAM_TRY(tam_comm_timeout(config, &timeout_ns));
+    address = address ? address : tam_setting_text(TAM_SETTING_RENDEZVOUS);
+    if (address[0] == '\0')
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_join_ucx: address is NULL, and "
+                                          "TAMIS_RENDEZVOUS=host:port is not set");
+    uint64_t deadline_ns = tam_clock_ns() + timeout_ns;
+    tamis_status status = TAMIS_E_TIMEOUT;
+    for (int i = 0; !made && i < TRIES && (i == 0 || tam_clock_ns() < deadline_ns); i++) {
+        tam_offer offer;
+        tam_star star;
+        TAM_TRY(tam_newcomer_come(address, deadline_ns, &offer, &star));
+        status = join_once(&star, &offer, timeout_ns, &made);
+        tam_star_close(&star);
+    }
+    if (made)
+        made->came = true;
+    *out = made;
+    return status;
 }

@@ -38,12 +38,19 @@ enum { TAM_UCX_MEMBERS = 1 << 20, TAM_UCX_OPERATIONS = 3 * TAM_P2P_TICKETS };
 #define TAM_UCX_EXACTLY UINT64_MAX
 #define TAM_UCX_ANY_MEMBER (UINT64_C(0xff) << 56) /* of one kind */
 
+/** Whether a member is still among the users of a mesh, as it says itself. */
+typedef enum tam_ucx_parting {
+    TAM_UCX_STAYS,
+    TAM_UCX_LEAVES, /* it owes nothing, and takes nothing */
+    TAM_UCX_GOES_ON /* with a communicator that was made of this one: over control it lives */
+} tam_ucx_parting;
+
 typedef struct tam_ucx_member {
     struct tam_ucx_mesh *mesh;
     void *address;     /* of an endpoint that is made when it is needed; NULL: it is made */
     ucp_ep_h endpoint; /* NULL: of this process, or not made, or closed */
     ucs_status_t gone; /* UCS_OK: it lives, as far as is known */
-    bool parted;       /* it has said goodbye */
+    tam_ucx_parting parting;
 } tam_ucx_member;
 
 /** A message under way. */
@@ -66,36 +73,49 @@ typedef struct tam_ucx_mesh {
     ucp_context_h context;
     ucp_worker_h worker;
     uint32_t self, nmembers;
-    tam_ucx_member *members; /* [nmembers] */
-    int *watches;            /* [nmembers] of processes of this host; -1: none */
-    bool *ended;             /* [nmembers] scratch */
-    uint64_t looked_ns;      /* at them */
-    tam_identity identity;   /* of this process */
-    uint32_t nlocal;         /* other members of this host */
+    tam_ucx_member **members; /* [nmembers], which only grow, each at its place */
+    int *watches;             /* [nmembers] of processes of this host; -1: none */
+    bool *ended;              /* [nmembers] scratch */
+    uint64_t looked_ns;       /* at them */
+    tam_identity identity;    /* of this process */
+    uint32_t nlocal;          /* other members of this host */
     bool crowded;          /* they and this one are more than its cores: whoever waits makes room */
     uint32_t ngone;        /* members */
     atomic_uint under_way; /* messages; to be read without the lock, too */
     tam_ucx_operation operations[TAM_UCX_OPERATIONS], *free;
 
     /* of control */
-    uint32_t users;    /* communicators, and who makes one */
-    uint32_t attempts; /* of this rank to go on with the ranks that are left */
-    bool left_behind;  /* others have gone on without this rank */
+    uint32_t users;                  /* communicators, and who makes one */
+    uint32_t attempts;               /* of this rank to go on with the ranks that are left */
+    bool left_behind;                /* others have gone on without this rank */
+    struct tam_newcomers *newcomers; /* that come to this rank; NULL: it does not listen */
+    uint64_t newcomers_at;           /* a hash of the address */
+    bool listened;                   /* some rank did */
+    bool unheard;                    /* none can any more */
 } tam_ucx_mesh;
 
 /** A worker without members. UNSUPPORTED: no UCX. */
 tamis_status tam_ucx_mesh_open(bool control, tam_ucx_mesh **out);
 
-/** Room for members, of which this process is one. */
-tamis_status tam_ucx_mesh_size(tam_ucx_mesh *mesh, uint32_t self, uint32_t nmembers);
+/** Room for that many members. NOMEM: those from before stay. With the lock held, if others use it.
+ */
+tamis_status tam_ucx_mesh_extend(tam_ucx_mesh *mesh, uint32_t nmembers);
 
 /** The address of the worker, and whose it is, a copy. NULL: no memory. */
 void *tam_ucx_mesh_address(tam_ucx_mesh *mesh, size_t *bytes);
 
-/** Close all endpoints and free it. Nobody else uses it.
- * @param  goodbye  tell all members that this rank leaves; they may say so, too, for a moment
+/** Without endpoints. */
+void tam_ucx_mesh_free(tam_ucx_mesh *mesh);
+
+/** Close all endpoints. Nobody else makes calls with the worker; nothing is sent any more.
+ * @return  whether all messages have ended */
+bool tam_ucx_mesh_end(tam_ucx_mesh *mesh, tam_ucx_parting parting, bool waits);
+
+/** End and free it. Nobody else uses it.
+ * @param  parting  what to tell all members; STAYS: nothing
+ * @param  waits    for what they say, for a moment
  * @return  false: it does not end, so messages may use their memory until the process ends */
-bool tam_ucx_mesh_close(tam_ucx_mesh *mesh, bool goodbye);
+bool tam_ucx_mesh_close(tam_ucx_mesh *mesh, tam_ucx_parting parting, bool waits);
 
 /** One user less of a mesh for control: the last one closes it. */
 void tam_ucx_mesh_release(tam_ucx_mesh *control);
@@ -112,8 +132,14 @@ void tam_ucx_mesh_progress(tam_ucx_mesh *mesh);
 tam_ucx_operation *tam_ucx_operation_take(tam_ucx_mesh *mesh);
 void tam_ucx_operation_give(tam_ucx_operation *operation);
 
-/** Whether a member has said goodbye. */
-bool tam_ucx_member_parted(tam_ucx_mesh *mesh, uint32_t member);
+/** Make the endpoint of a member whose address is known, and notice its end from then on. */
+void tam_ucx_mesh_watch(tam_ucx_mesh *mesh, uint32_t member);
+
+/** What a member has said. */
+tam_ucx_parting tam_ucx_member_parting(tam_ucx_mesh *mesh, uint32_t member);
+
+/** Close the endpoints of members that are gone: what is under way with them ends. */
+void tam_ucx_mesh_forget(tam_ucx_mesh *mesh);
 
 /** Send bytes that are copied, and nobody waits for. Nothing if the member is gone. */
 void tam_ucx_mesh_notify(tam_ucx_mesh *mesh, uint32_t member, ucp_tag_t tag, const void *bytes,

@@ -10,15 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CARD_MAGIC UINT64_C(0x7563786361726431)
+#define CARD_MAGIC UINT64_C(0x7563786361726432)
 
 enum { ADDRESS_MOST = 1 << 20, PIECE = 1024 };
 
 /* What a rank shows the others before its address, and again when it has endpoints to all. */
 typedef struct card {
-    uint64_t magic, status, rank, nranks;
+    uint64_t magic, status, rank, nranks, member; /* of control */
     uint64_t data, bytes, hash; /* bytes of its address for data, of that and the one for control */
-    char cause[216];
+    char cause[208];
 } card;
 
 static tamis_status rendezvous_gather(const tamis_callbacks *rendezvous, const void *send,
@@ -36,7 +36,7 @@ static tamis_status judge_cards(const card *cards, const tamis_callbacks *rendez
     for (uint32_t r = 0; r < rendezvous->nranks; r++) {
         const card *c = &cards[r];
         if (c->magic != CARD_MAGIC || c->bytes > ADDRESS_MOST || c->status > TAMIS_E_DEVICE ||
-            c->rank != r || c->cause[sizeof c->cause - 1])
+            c->rank != r || c->member >= TAM_UCX_MEMBERS || c->cause[sizeof c->cause - 1])
             return tam_fail(TAMIS_E_PROTOCOL, "what rank %u shows of itself is not of this version",
                             r);
         if (c->status != TAMIS_OK)
@@ -62,28 +62,33 @@ static tamis_status show_cards(const tamis_callbacks *rendezvous, tamis_status o
     return own != TAMIS_OK ? tam_pass(own, mine.cause) : judge_cards(cards, rendezvous);
 }
 
-/* An endpoint of data; what makes one of control. */
+/* An endpoint of data; what makes one of control, unless it is known. */
 static tamis_status take_address(tam_ucx_mesh *data, tam_ucx_mesh *control, uint32_t rank,
                                  const card *c, const char *address) {
     size_t bytes = (size_t)(c->bytes - c->data);
-    if (c->data <= sizeof(tam_identity) || c->bytes <= c->data + sizeof(tam_identity) ||
+    if (c->member >= control->nmembers || c->data <= sizeof(tam_identity) ||
+        c->bytes <= c->data + sizeof(tam_identity) ||
         tam_hash(address, (size_t)c->bytes) != c->hash)
         return tam_fail(TAMIS_E_PROTOCOL, "rank %u got another address than rank %u gave",
                         data->self, rank);
-    tam_ucx_member *m = &control->members[rank];
-    m->address = malloc(bytes);
-    if (!m->address)
+    tam_ucx_member *m = control->members[c->member];
+    bool known = m->address || m->endpoint || m->gone != UCS_OK;
+    if (!known && !(m->address = malloc(bytes)))
         return tam_fail(TAMIS_E_NOMEM, "no memory for the address of rank %u", rank);
-    memcpy(m->address, address + c->data, bytes);
+    if (!known)
+        memcpy(m->address, address + c->data, bytes);
     return tam_ucx_mesh_reach(data, rank, address);
 }
 
 static tamis_status reach_all(tam_ucx_mesh *data, tam_ucx_mesh *control, const card *cards,
                               const char *addresses, size_t stride) {
-    for (uint32_t r = 0; r < data->nmembers; r++)
+    tamis_status status = TAMIS_OK;
+    pthread_mutex_lock(&control->lock); /* others may use it already */
+    for (uint32_t r = 0; r < data->nmembers && status == TAMIS_OK; r++)
         if (r != data->self)
-            TAM_TRY(take_address(data, control, r, &cards[r], addresses + r * stride));
-    return TAMIS_OK;
+            status = take_address(data, control, r, &cards[r], addresses + r * stride);
+    pthread_mutex_unlock(&control->lock);
+    return status;
 }
 
 /* The longest address, for all. */
@@ -141,8 +146,9 @@ static tamis_status exchange_addresses(tam_ucx_mesh *data, tam_ucx_mesh *control
 static tamis_status prepare(tam_ucx_mesh *data, tam_ucx_mesh *control,
                             const tamis_callbacks *rendezvous, card *mine, char **address) {
     size_t nfirst = 0, nsecond = 0;
-    TAM_TRY(tam_ucx_mesh_size(data, rendezvous->rank, rendezvous->nranks));
-    TAM_TRY(tam_ucx_mesh_size(control, rendezvous->rank, rendezvous->nranks));
+    TAM_TRY(tam_ucx_mesh_extend(data, rendezvous->nranks));
+    data->self = rendezvous->rank;
+    mine->member = control->self;
     void *first = tam_ucx_mesh_address(data, &nfirst);
     void *second = tam_ucx_mesh_address(control, &nsecond);
     *address = first && second ? realloc(first, nfirst + nsecond) : NULL;
@@ -159,12 +165,15 @@ static tamis_status prepare(tam_ucx_mesh *data, tam_ucx_mesh *control,
 }
 
 static tamis_status connect_all(tam_ucx_mesh *data, tam_ucx_mesh *control, tamis_status own,
-                                const tamis_callbacks *rendezvous, card *cards, char *pieces) {
+                                const tamis_callbacks *rendezvous, card *cards, char *pieces,
+                                uint32_t *members) {
     card mine = {0};
     char *address = NULL;
     if (own == TAMIS_OK)
         own = prepare(data, control, rendezvous, &mine, &address);
     tamis_status status = show_cards(rendezvous, own, mine, cards);
+    for (uint32_t r = 0; status == TAMIS_OK && r < rendezvous->nranks; r++)
+        members[r] = (uint32_t)cards[r].member;
     if (status == TAMIS_OK) {
         bool met;
         own = exchange_addresses(data, control, rendezvous, address, &mine, cards, pieces, &met);
@@ -175,11 +184,11 @@ static tamis_status connect_all(tam_ucx_mesh *data, tam_ucx_mesh *control, tamis
 }
 
 tamis_status tam_ucx_connect(tam_ucx_mesh *data, tam_ucx_mesh *control, tamis_status own,
-                             const tamis_callbacks *rendezvous) {
+                             const tamis_callbacks *rendezvous, uint32_t *members) {
     card *cards = tam_alloc_array(rendezvous->nranks, sizeof *cards);
     char *pieces = tam_alloc_array(rendezvous->nranks, PIECE);
     tamis_status status = cards && pieces /* else the others wait for this rank */
-                              ? connect_all(data, control, own, rendezvous, cards, pieces)
+                              ? connect_all(data, control, own, rendezvous, cards, pieces, members)
                               : tam_fail(TAMIS_E_NOMEM, "no memory for the addresses of %u ranks",
                                          rendezvous->nranks);
     tam_free(cards);

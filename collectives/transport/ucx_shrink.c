@@ -12,7 +12,9 @@
  * Who lives and is not among them is told so, and never decides for itself: it would go on as a job
  * of its own. If the one that decides dies, or another before the communicator is open, all begin
  * again: a rank that had already gone on finds its communicator lost, and shrinks that one. So what
- * is said here belongs to members of control, not to ranks.
+ * is said here belongs to members of control, not to ranks. Some may have gone on with newcomers
+ * (ucx_grow.c) when others had not: newcomers that not all know are left behind. They are the last
+ * members.
  */
 #include "collectives/transport/shrink.h"
 #include "collectives/transport/ucx_comm.h"
@@ -29,6 +31,8 @@ typedef struct join {
     uint64_t left_ns; /* until the deadline of this rank; its receiver: on its own clock */
     uint32_t nonce;   /* of this attempt */
     uint32_t bytes;   /* of the address */
+    uint32_t top;     /* the last member of its communicator */
+    uint32_t unused;
 } join;
 
 /* Members follow, and their addresses. */
@@ -47,6 +51,7 @@ typedef struct attempt {
     tam_ucx_mesh *data;
     join *own;
     join **joined;      /* [members of control] the last of each; NULL: none */
+    uint32_t top;       /* the last member that all know */
     decision *decision; /* NULL: not yet */
 } attempt;
 
@@ -77,8 +82,12 @@ static bool is_listed(const tam_left *left, uint32_t rank) {
 /* As far as both meshes know. With both locks held. */
 static bool lives(const attempt *a, uint32_t rank) {
     const tam_ucx *self = a->self;
-    return self->mesh->members[rank].gone == UCS_OK && !tam_ucx_member_parted(self->mesh, rank) &&
-           self->control->members[self->members[rank]].gone == UCS_OK;
+    tam_ucx_parting parting = tam_ucx_member_parting(self->mesh, rank);
+    bool here = parting == TAM_UCX_GOES_ON ||
+                (parting == TAM_UCX_STAYS && self->mesh->members[rank]->gone == UCS_OK);
+    if (parting == TAM_UCX_GOES_ON)
+        tam_ucx_mesh_watch(self->control, self->members[rank]);
+    return here && self->control->members[self->members[rank]]->gone == UCS_OK;
 }
 
 static void lock_both(const attempt *a) {
@@ -109,11 +118,21 @@ static bool is_member(const tam_ucx *self, uint32_t member) {
     return false;
 }
 
-/* The last of each member counts. */
+static void send_decision(tam_ucx_mesh *control, decision *d, uint32_t member, uint32_t nonce) {
+    size_t bytes = decision_bytes(d->nmembers, d->stride);
+    d->nonce = nonce;
+    d->hash = hash_of(d, bytes);
+    tam_ucx_mesh_notify(control, member, tam_ucx_tag(TAM_UCX_DECIDE, control->self, 0), d, bytes);
+}
+
+/* The last of each member counts. A newcomer that this rank does not know is told so. */
 static void take_join(attempt *a, uint32_t member, join *j, size_t length) {
+    decision none = {.nmembers = 0};
     bool whole = length >= sizeof *j && length == join_bytes(j) && j->hash == hash_of(j, length) &&
-                 is_member(a->self, member);
-    if (!whole) {
+                 member < a->self->control->nmembers;
+    if (whole && !is_member(a->self, member))
+        send_decision(a->self->control, &none, member, j->nonce);
+    if (!whole || !is_member(a->self, member)) {
         free(j);
         return;
     }
@@ -149,7 +168,8 @@ static tamis_status look_around(const attempt *a, bool *complete) {
 }
 
 static bool goes_on(const attempt *a, uint32_t rank) {
-    return a->joined[a->self->members[rank]] && is_listed(a->left, rank);
+    uint32_t member = a->self->members[rank];
+    return a->joined[member] && member <= a->top && is_listed(a->left, rank);
 }
 
 /* Three quarters of the time of whoever has least: nobody is kept waiting beyond its own. */
@@ -187,16 +207,13 @@ static decision *write_decision(const attempt *a) {
     return d;
 }
 
-static void send_decision(tam_ucx_mesh *control, decision *d, uint32_t member, uint32_t nonce) {
-    size_t bytes = decision_bytes(d->nmembers, d->stride);
-    d->nonce = nonce;
-    d->hash = hash_of(d, bytes);
-    tam_ucx_mesh_notify(control, member, tam_ucx_tag(TAM_UCX_DECIDE, control->self, 0), d, bytes);
-}
-
 /* The members, and who lives and is none. */
 static tamis_status ucx_shrink_decide(attempt *a) {
     const tam_ucx *self = a->self;
+    for (uint32_t r = 0; r < self->nranks; r++) {
+        const join *j = a->joined[self->members[r]];
+        a->top = j && j->top < a->top ? j->top : a->top;
+    }
     decision *d = a->decision = write_decision(a);
     if (!d)
         return tam_fail(TAMIS_E_NOMEM, "rank %u: %s: no memory", self->rank, call);
@@ -337,7 +354,8 @@ static tamis_status reach_left(attempt *a) {
     uint32_t own = 0;
     while (d->members[own] != a->self->control->self)
         own++;
-    TAM_TRY(tam_ucx_mesh_size(a->data, own, d->nmembers));
+    TAM_TRY(tam_ucx_mesh_extend(a->data, d->nmembers));
+    a->data->self = own;
     for (uint32_t i = 0; i < d->nmembers; i++)
         if (i != own)
             TAM_TRY(tam_ucx_mesh_reach(a->data, i, decision_address(d, i)));
@@ -351,7 +369,7 @@ static tamis_status open_and_compare(attempt *a, uint32_t *ranks, tamis_comm **o
     tam_ucx_mesh *data = a->data;
     tamis_comm *made = NULL;
     left.rank = a->self->control->self;
-    left.nranks_before = a->self->control->nmembers;
+    left.nranks_before = 0; /* some may know more newcomers than others */
     tamis_status own = find_old_ranks(a, ranks);
     TAM_TRY(reach_left(a));
     a->data = NULL; /* of the communicator from here on */
@@ -388,7 +406,7 @@ static tamis_status write_join(attempt *a) {
     a->own = address ? malloc(sizeof *a->own + bytes) : NULL;
     a->joined = calloc(control->nmembers, sizeof a->joined[0]);
     if (a->own) {
-        *a->own = (join){.bytes = (uint32_t)bytes};
+        *a->own = (join){.bytes = (uint32_t)bytes, .top = a->self->members[a->self->nranks - 1]};
         memcpy(a->own + 1, address, bytes);
     }
     free(address);
@@ -409,11 +427,11 @@ static void attempt_close(attempt *a) {
     free(a->own);
     free(a->decision);
     if (a->data)
-        tam_ucx_mesh_close(a->data, false);
+        tam_ucx_mesh_close(a->data, TAM_UCX_STAYS, false);
 }
 
 static tamis_status try_once(tam_ucx *self, const tam_left *left, tamis_comm **out) {
-    attempt a = {.self = self, .left = left, .begin_ns = tam_clock_ns()};
+    attempt a = {.self = self, .left = left, .begin_ns = tam_clock_ns(), .top = UINT32_MAX};
     tamis_status status = tam_ucx_mesh_open(false, &a.data);
     if (status == TAMIS_OK)
         status = write_join(&a);
@@ -439,5 +457,7 @@ tamis_status tam_ucx_shrink(void *arg, const tam_left *left, tamis_comm **out) {
     do
         status = try_once(staged->self, left, out);
     while (tries_again(status, left));
+    if (status == TAMIS_OK)
+        tam_ucx_went_on(staged->self);
     return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis/elastic.h - when ranks are gone.
+ * tamis/elastic.h - when ranks are gone, and when more come.
  *
  *     status = tamis_reducer_wait(red);
  *     if (tamis_status_loss(status) == TAMIS_LOST_COMM) {
@@ -11,6 +11,9 @@
  *         tamis_comm_destroy(comm);
  *         ... parameters and data of report.step; ranks anew by tamis_comm_rank(smaller) ...
  *     }
+ *
+ *     tamis_comm_grow(comm, NULL, &larger);                 between steps: who waits to join?
+ *     if (larger) { ... the same with larger, and tamis_comm_broadcast of the parameters ... }
  *
  * A job that ends instead saves its states (tamis/state.h). When it has loaded them,
  * tamis_reducer_resync brings its ranks to the same step. docs/errors.md says what a loss leaves.
@@ -75,6 +78,37 @@ typedef struct tamis_shrink {
 TAMIS_CHECKED tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrink *how,
                                              tamis_comm **smaller);
 
+/**
+ * Take in processes that wait to join (tamis_comm_join_ucx in ucx.h): make a communicator of all
+ * ranks, in their order, and of these behind them.
+ *
+ * A rank listens from the first call on, as long as communicators that are made of this one live:
+ * one whose host has the address, another one of that host if it dies. Then migrate the reducers
+ * (tamis_reducer_migrate), broadcast what the newcomers need (tamis_comm_broadcast), destroy the
+ * old reducers, and destroy the old communicator, which stays usable until then. Newcomers that die
+ * or stop on the way cost the time of the attempt, at most 30 s and a quarter of the deadline; they
+ * are logged, and the job goes on without.
+ *
+ *     ucx      at most 32 at once
+ *     others   UNSUPPORTED
+ *
+ * @param  address  [in]   "host:port" where newcomers come, the same on all ranks; a host's name,
+ *                         or 0.0.0.0 for every host of the job. NULL: TAMIS_RENDEZVOUS
+ * @param  larger   [out]  NULL: nobody waits, or could be taken in
+ *
+ * Collective: yes, between steps
+ * Cost:       one all-gather of 384 bytes a rank if nobody waits
+ * Errors:     ARGUMENT (at the first call also: no rank can listen there), UNSUPPORTED, NOMEM,
+ *             MISMATCH: on all ranks, nothing is lost. TIMEOUT, TRANSPORT, PROTOCOL, ABORTED: the
+ *             comm
+ */
+TAMIS_CHECKED tamis_status tamis_comm_grow(tamis_comm *comm, const char *address,
+                                           tamis_comm **larger);
+
+/** How many ranks, the last ones, were newcomers when this communicator was made; 0 where it was
+ * not made by tamis_comm_grow or tamis_comm_join_ucx, or NULL. */
+TAMIS_API uint32_t tamis_comm_joined(const tamis_comm *comm);
+
 /** Which rank of the communicator that was shrunk has become `rank` of this one; `rank` itself if
  * this one was not made by tamis_comm_shrink. 0 for NULL or a rank that does not exist. */
 TAMIS_API uint32_t tamis_comm_rank_before(const tamis_comm *comm, uint32_t rank);
@@ -94,7 +128,8 @@ typedef struct tamis_migration {
 #define TAMIS_MIGRATION_INIT TAMIS_INIT(tamis_migration, )
 
 /**
- * Go on with fewer ranks: make a reducer on the smaller communicator that continues this one.
+ * Go on with fewer ranks, or with more: make a reducer on the other communicator that continues
+ * this one.
  *
  * It has the same options, buckets, residual, moments, step number, density and, where the groups
  * are the same, thresholds; what is divided among ranks is divided anew. Exchange auto chooses
@@ -108,19 +143,23 @@ typedef struct tamis_migration {
  * What the ranks that are gone held in their residuals and moments is lost, and nothing can replace
  * it: rank 0 logs how many they were, and an estimate of their share.
  *
+ * A newcomer (tamis_comm_joined) gives a reducer of the same layout and options that it has made
+ * over a communicator of its own, of one rank. It takes the step number, the density and the
+ * thresholds of rank 0; its residual is zero, its moments are the mean of the others'.
+ *
  * @param  reducer  [in]   between steps: after a failure, call tamis_reducer_wait first
- * @param  smaller  [in]   from tamis_comm_shrink, or made over such a one (nccl.h), with at most as
- *                         many ranks as before. Several reducers migrate in the same order on all
- *                         ranks
+ * @param  other    [in]   from tamis_comm_shrink, tamis_comm_grow or tamis_comm_join_ucx, or made
+ *                         over a smaller one (nccl.h). Several reducers migrate in the same order
+ *                         on all ranks
  * @param  report   [out]  set by TAMIS_MIGRATION_INIT; NULL: not wanted
  *
- * Collective: yes, on the smaller communicator
+ * Collective: yes, on the other communicator
  * Cost:       that of tamis_reducer_create, and float32[n] of host memory for the time of the call
  * Errors:     STATE, UNSUPPORTED (ranks_per_node; no rollback), MISMATCH (more than one step apart,
  *             another reducer), NOMEM: on all ranks, nothing is lost; TIMEOUT, TRANSPORT, PROTOCOL,
- *             ABORTED: the smaller comm; DEVICE
+ *             ABORTED: the other comm; DEVICE
  */
-TAMIS_CHECKED tamis_status tamis_reducer_migrate(tamis_reducer *reducer, tamis_comm *smaller,
+TAMIS_CHECKED tamis_status tamis_reducer_migrate(tamis_reducer *reducer, tamis_comm *other,
                                                  tamis_migration *report, tamis_reducer **migrated);
 
 /**

@@ -289,6 +289,34 @@ TAMIS_CHECKED tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waitin
  */
 TAMIS_CHECKED tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t bytes);
 
+/**
+ * Bytes of every rank to all ranks: of the caller's own, beside steps.
+ *
+ * @param  send  [in]   [bytes]           host memory; the same number on all ranks
+ * @param  recv  [out]  [nranks * bytes]  rank r's at r * bytes; does not overlap send
+ *
+ * Collective: yes, between steps
+ * Cost:       up to 320 bytes one all-gather, no allocation; else in pieces, through 4 MiB of
+ *             memory
+ * Errors:     ARGUMENT, NOMEM, MISMATCH (another number of bytes), on all ranks: nothing is lost.
+ *             Other errors lose the comm; recv is then undefined
+ */
+TAMIS_CHECKED tamis_status tamis_comm_allgather(tamis_comm *comm, const void *send, size_t bytes,
+                                                void *recv);
+
+/**
+ * Copy the bytes of one rank to all: parameters at the start, or for ranks that join.
+ *
+ * @param  data  [in,out]  host memory
+ *
+ * Collective: yes, between steps
+ * Cost:       every rank sends and receives about as many bytes, the root twice as many; memory as
+ *             for tamis_comm_allgather
+ * Errors:     as of tamis_comm_allgather; MISMATCH also where ranks name another root
+ */
+TAMIS_CHECKED tamis_status tamis_comm_broadcast(tamis_comm *comm, uint32_t root, void *data,
+                                                size_t bytes);
+
 /** XXH3, 64 bits: to compare much at once, by check_equal of many hashes. NULL: of nothing. */
 TAMIS_API uint64_t tamis_hash(const void *data, size_t bytes);
 

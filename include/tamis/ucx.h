@@ -64,6 +64,24 @@ extern "C" {
 TAMIS_CHECKED tamis_status tamis_comm_create_ucx(const tamis_callbacks *rendezvous,
                                                  const tamis_comm_config *config, tamis_comm **out);
 
+/**
+ * Join a job that runs over UCX: wait until its ranks take this process in (tamis_comm_grow).
+ *
+ * The communicator is that of all of them, with this process among the last ranks
+ * (tamis_comm_joined) and with their timeout. Before its first step a newcomer does what the others
+ * do after tamis_comm_grow: tamis_reducer_migrate of each reducer, in their order, and the
+ * broadcasts.
+ *
+ * @param  address  [in]  "host:port" of the job; NULL: TAMIS_RENDEZVOUS
+ * @param  config   [in]  its timeout is that of this call. NULL: the usual one
+ *
+ * Cost:       as of tamis_comm_create_ucx. May be called before the job has begun
+ * Errors:     ARGUMENT, UNSUPPORTED, NOMEM; TIMEOUT: no job took this process in; TRANSPORT,
+ *             PROTOCOL: three attempts failed. No communicator is made
+ */
+TAMIS_CHECKED tamis_status tamis_comm_join_ucx(const char *address, const tamis_comm_config *config,
+                                               tamis_comm **out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -51,6 +51,9 @@ typedef struct tam_p2p {
     /** Wake up calls that block elsewhere, as tam_transport.abort. Any thread. */
     void (*abort)(void *self, tamis_status status, const char *cause);
 
+    /** As tam_transport.silence. */
+    bool (*silence)(void *self);
+
     /** Free everything. `clean` is 0 after a failure: do not free what may still be in use.
      * @return whether no message can use its memory any more */
     bool (*close)(void *self, int clean);

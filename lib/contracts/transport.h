@@ -23,7 +23,7 @@
 
 enum {
     TAM_CAP_THREADED = 1,  /* calls may come from a thread of the library */
-    TAM_CAP_IN_FLIGHT = 2, /* after a failure buffers may still be read or written */
+    TAM_CAP_IN_FLIGHT = 2, /* after a failure memory may still be read or written */
     TAM_CAP_GATHERS = 4,   /* an all-to-all is made of all-gathers, and sends as much */
     TAM_CAP_ALARMS = 8     /* abort tells all other ranks why */
 };
@@ -77,6 +77,14 @@ typedef struct tam_left {
     uint64_t deadline_ns;             /* on tam_clock_ns */
     const tamis_comm_config *config;  /* of the new one */
 } tam_left;
+
+/** Processes that wait to join a communicator (tamis_comm_grow). */
+typedef struct tam_growth {
+    tamis_comm *comm;
+    const char *address; /* where they come, as all ranks say */
+    uint64_t deadline_ns;
+    const tamis_comm_config *config; /* of the new one */
+} tam_growth;
 
 /**
  * Collectives on device memory. They run in the order of `stream` and return at once; a captured
@@ -161,9 +169,19 @@ typedef struct tam_transport {
      * UNSUPPORTED: no effect. */
     tamis_status (*shrink)(void *self, const tam_left *left, tamis_comm **out);
 
+    /** Make a communicator of all ranks and of processes that wait to join, who become the last
+     * ranks: set its `joined`. No other call is under way. Failures of those who wait are no
+     * failures.
+     * @param  out  [out]  NULL: none was taken in */
+    tamis_status (*grow)(void *self, const tam_growth *how, tamis_comm **out);
+
     /** Wake up calls that block, here and, where possible, on other ranks. Any thread.
      * @param  status, cause  why, with a sentence, for the other ranks */
     void (*abort)(void *self, tamis_status status, const char *cause);
+
+    /** After a failure: end what is under way. Not while a call is.
+     * @return whether no message can use its memory any more. NULL: it cannot end it */
+    bool (*silence)(void *self);
 
     /** Free everything. `clean` is 0 after a failure: do not free what may still be in use. */
     void (*close)(void *self, int clean);

@@ -154,23 +154,25 @@ static PyObject *comm_callback(PyObject *none, PyObject *args, PyObject *keyword
                                       keywords);
 }
 
-static tamis_status make_ucx(const tamis_callbacks *rendezvous, const tamis_comm_config *config,
-                             tamis_comm **out) {
 #ifdef TAM_HAVE_UCX
-    return tamis_comm_create_ucx(rendezvous, config, out);
-#else
-    (void)rendezvous, (void)config, (void)out;
-    return tam_fail(TAMIS_E_UNSUPPORTED, "this build of tamis has no UCX (TAMIS_UCX)");
-#endif
-}
-
 /* The all-gather is not needed any more when they have met. */
 static PyObject *comm_ucx(PyObject *none, PyObject *args, PyObject *keywords) {
     (void)none;
-    tam_py_comm *self = make_by_gather("OOO|O:Comm.ucx", make_ucx, args, keywords);
+    tam_py_comm *self = make_by_gather("OOO|O:Comm.ucx", tamis_comm_create_ucx, args, keywords);
     if (self)
         Py_CLEAR(self->allgather);
     return (PyObject *)self;
+}
+#else
+static PyObject *comm_ucx(PyObject *none, PyObject *args, PyObject *keywords) {
+    (void)none, (void)args, (void)keywords;
+    return tam_py_no_ucx("Comm.ucx");
+}
+#endif
+
+PyObject *tam_py_no_ucx(const char *call) {
+    return tam_py_raise_own(TAMIS_E_UNSUPPORTED, "Build it with TAMIS_UCX=ON.",
+                            "%s: this tamis was built without UCX", call);
 }
 
 static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -190,6 +192,11 @@ static PyObject *get_rank(PyObject *object, void *none) {
 static PyObject *get_nranks(PyObject *object, void *none) {
     (void)none;
     return PyLong_FromUnsignedLong(((tam_py_comm *)object)->nranks);
+}
+
+static PyObject *get_joined(PyObject *object, void *none) {
+    (void)none;
+    return PyLong_FromUnsignedLong(tamis_comm_joined(((tam_py_comm *)object)->handle));
 }
 
 static PyObject *get_transport(PyObject *object, void *none) {
@@ -337,6 +344,15 @@ static PyMethodDef methods[] = {
     {"shrink", (PyCFunction)(void (*)(void))tam_py_comm_shrink, METH_VARARGS | METH_KEYWORDS,
      "shrink(ranks=None, callbacks=None)\n--\n\nA Comm of the ranks that are left, in their order. "
      "Over callback both must be given."},
+    {"grow", (PyCFunction)(void (*)(void))tam_py_comm_grow, METH_VARARGS | METH_KEYWORDS,
+     "grow(address=None)\n--\n\nA Comm of all ranks and of processes that wait to join, or None."},
+    {"join_ucx", (PyCFunction)(void (*)(void))tam_py_comm_join_ucx,
+     METH_VARARGS | METH_KEYWORDS | METH_STATIC,
+     "join_ucx(address=None, timeout_ms=0)\n--\n\nJoin a job over UCX, whose ranks call grow."},
+    {"allgather", tam_py_comm_allgather, METH_O,
+     "allgather(data)\n--\n\nThe bytes of all ranks, a list."},
+    {"broadcast", (PyCFunction)(void (*)(void))tam_py_comm_broadcast, METH_VARARGS | METH_KEYWORDS,
+     "broadcast(data, root=0)\n--\n\nThe bytes of the root."},
     {"rank_before", tam_py_comm_rank_before, METH_O,
      "rank_before(rank)\n--\n\nWhich rank of the communicator that was shrunk has become `rank` of "
      "this one."},
@@ -351,6 +367,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef getters[] = {
     {"rank", get_rank, NULL, "0 to nranks - 1", NULL},
     {"nranks", get_nranks, NULL, "number of ranks", NULL},
+    {"joined", get_joined, NULL, "how many ranks, the last ones, were newcomers", NULL},
     {"transport", get_transport, NULL, "\"local\", \"callback\", \"ucx\", \"mpi\", \"nccl\"", NULL},
     {"status", get_status, NULL, "\"TAMIS_OK\", or the status that lost it", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -107,6 +107,11 @@ bool tam_py_tensor_bytes(PyObject *tensor, const char *what, PyObject **out_caps
 PyObject *tam_py_check_equal(PyObject *module, PyObject *args, PyObject *keywords);
 PyObject *tam_py_digest(PyObject *module, PyObject *data);
 
+/** Borrow bytes, or a tensor in host memory.
+ * @param  out_keeper  [out]  a new reference that keeps them alive */
+bool tam_py_bytes_borrow(PyObject *data, PyObject **out_keeper, const void **out,
+                         size_t *out_bytes);
+
 /* -- comm.c ----------------------------------------------------------------------------------- */
 
 typedef struct tam_py_comm {
@@ -142,6 +147,19 @@ tam_py_comm *tam_py_comm_alloc(PyObject *allgather);
 void tam_py_comm_adopt(tam_py_comm *self, tamis_comm *handle);
 
 bool tam_py_comm_type_open(PyObject *module);
+
+/** Raise that there is no UCX. @return NULL */
+PyObject *tam_py_no_ucx(const char *call);
+
+/* -- bytes.c ---------------------------------------------------------------------------------- */
+
+PyObject *tam_py_comm_allgather(PyObject *comm, PyObject *data);
+PyObject *tam_py_comm_broadcast(PyObject *comm, PyObject *args, PyObject *keywords);
+
+/* -- grow.c ----------------------------------------------------------------------------------- */
+
+PyObject *tam_py_comm_grow(PyObject *comm, PyObject *args, PyObject *keywords);
+PyObject *tam_py_comm_join_ucx(PyObject *none, PyObject *args, PyObject *keywords);
 
 /* -- shrink.c --------------------------------------------------------------------------------- */
 

@@ -4,9 +4,7 @@
  */
 #include "core.h"
 
-
-/* Borrow bytes, or a tensor in host memory. `*out_keeper`, a new reference, keeps them alive. */
-static bool equal_borrow(PyObject *data, PyObject **out_keeper, const void **out,
+bool tam_py_bytes_borrow(PyObject *data, PyObject **out_keeper, const void **out,
                          size_t *out_bytes) {
     char *text;
     Py_ssize_t length;
@@ -50,7 +48,7 @@ PyObject *tam_py_check_equal(PyObject *module, PyObject *args, PyObject *keyword
     tam_py_comm *comm = (tam_py_comm *)given;
     if (!tam_py_comm_enter(comm, "check_equal"))
         return NULL;
-    bool ok = equal_borrow(data, &keeper, &bytes, &count);
+    bool ok = tam_py_bytes_borrow(data, &keeper, &bytes, &count);
     if (ok)
         status = call(comm, bytes, count);
     else
@@ -66,7 +64,7 @@ PyObject *tam_py_digest(PyObject *module, PyObject *data) {
     size_t count = 0;
     uint64_t digest;
     (void)module;
-    if (!equal_borrow(data, &keeper, &bytes, &count))
+    if (!tam_py_bytes_borrow(data, &keeper, &bytes, &count))
         return NULL;
     Py_BEGIN_ALLOW_THREADS digest = tamis_hash(bytes, count);
     Py_END_ALLOW_THREADS Py_DECREF(keeper);

@@ -77,6 +77,25 @@ class Comm:
 
         This one is lost by it (ABORTED). Then migrate the reducers, close the old ones and this.
         Collective: the ranks that are left, between steps."""
+    def grow(self, address: Optional[str] = None) -> Optional["Comm"]:
+        """Take in processes that wait to join (join_ucx): a Comm of all ranks and of these behind
+        them, or None. tamis_comm_grow in tamis/elastic.h says more.
+
+        address  "host:port" of a host of this job; None: TAMIS_RENDEZVOUS
+
+        Then migrate the reducers, close the old ones and this. Collective, between steps."""
+    @staticmethod
+    def join_ucx(address: Optional[str] = None, timeout_ms: int = 0) -> "Comm":
+        """Join a job over UCX: wait until its ranks call grow. A newcomer makes its reducers over a
+        Comm of its own, of one rank (Comm.local(1)[0]), and migrates them to this one."""
+    @property
+    def joined(self) -> int:
+        """How many ranks, the last ones, were newcomers when this one was made."""
+    def allgather(self, data: Union[bytes, "Tensor"], /) -> List[bytes]:
+        """The bytes of all ranks, of one length. `data` may be a tensor in host memory.
+        Collective, between steps."""
+    def broadcast(self, data: Union[bytes, "Tensor"], root: int = 0) -> bytes:
+        """The bytes of the root; what the others give is ignored (b""). Collective, between steps."""
     def rank_before(self, rank: int, /) -> int:
         """Which rank of the Comm that was shrunk has become `rank` of this one; `rank` itself if
         this one was not made by shrink."""

@@ -20,7 +20,6 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from . import launcher
 from ._core import Comm
-from ._gather import gather
 
 log = logging.getLogger("tamis")
 
@@ -76,7 +75,7 @@ class Sets:
     def save(self, comm: Comm, step: int, data: bytes) -> bool:
         """Write a set. Collective. What cannot be written is logged, and False on all ranks."""
         written = self._try(comm, self.file(step, comm.rank), data)
-        news = gather(comm, _NEWS.pack(written, len(data), hash_of(data)))
+        news = comm.allgather(_NEWS.pack(written, len(data), hash_of(data)))
         rows = [_NEWS.unpack(one) for one in news]
         bad = [rank for rank, row in enumerate(rows) if not row[0]]
         if bad:
@@ -138,7 +137,7 @@ class Sets:
         tried = 0
         while True:
             mine = steps[tried] if tried < len(steps) else _NONE
-            step = struct.unpack("<Q", gather(comm, struct.pack("<Q", mine))[0])[0]
+            step = struct.unpack("<Q", comm.allgather(struct.pack("<Q", mine))[0])[0]
             if step == _NONE:
                 break
             nranks = self._check(comm, step)
@@ -164,7 +163,7 @@ class Sets:
         except (OSError, ValueError, LookupError, TypeError) as error:
             log.warning("rank %d: the set of step %d is skipped: %s", comm.rank, step, error)
             nranks = 0
-        all_of = [struct.unpack("<I", one)[0] for one in gather(comm, struct.pack("<I", nranks))]
+        all_of = [struct.unpack("<I", one)[0] for one in comm.allgather(struct.pack("<I", nranks))]
         return nranks if all(other == nranks for other in all_of) else 0
 
 

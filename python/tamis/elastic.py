@@ -20,7 +20,6 @@ from typing import TypeVar, Union
 from . import _core, _limits, launch, launcher
 from ._core import Comm, Error
 from ._elastic_parts import check_target, give, part_of, take
-from ._gather import gather
 from ._limits import GaveUp, Limits, Regroup, lost, sentence
 from ._pack import decode, encode
 from ._sets import Sets
@@ -264,7 +263,7 @@ class ElasticState:
     def _go_back(self) -> None:
         """To the newest commit that all ranks have. Migrated reducers are there already."""
         mine = struct.pack("<QQ", self._commits[0].number, self._commits[-1].number)
-        told = [struct.unpack("<QQ", one) for one in gather(self.comm, mine)]
+        told = [struct.unpack("<QQ", one) for one in self.comm.allgather(mine)]
         number = min(newest for _, newest in told)
         oldest = max(oldest for oldest, _ in told)
         if oldest > number:
@@ -358,7 +357,7 @@ def run_elastic(
         while True:
             try:
                 result = train(state)
-                gather(state.comm, b"end")  # a rank that missed the last step makes all notice
+                state.comm.allgather(b"end")  # a rank that missed the last step makes all notice
                 return result
             except Error as error:
                 if not lost(error):

@@ -5,11 +5,10 @@
  * anything; what is wrong is named, by the deadline.
  */
 #include "tests/support/data.h"
+#include "tests/support/ports.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,35 +19,6 @@
 enum { RANKS = 4 };
 
 static int failures;
-static uint16_t port;
-
-static struct sockaddr_in address_of(uint16_t number) {
-    return (struct sockaddr_in){.sin_family = AF_INET,
-                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                .sin_port = htons(number)};
-}
-
-/* A port that was free a moment ago. */
-static uint16_t free_port(void) {
-    struct sockaddr_in at = address_of(0);
-    socklen_t length = sizeof at;
-    int s = socket(AF_INET, SOCK_STREAM, 0);
-    if (bind(s, (struct sockaddr *)&at, sizeof at) != 0 ||
-        getsockname(s, (struct sockaddr *)&at, &length) != 0)
-        abort();
-    close(s);
-    return ntohs(at.sin_port);
-}
-
-static void place(uint32_t rank, uint32_t nranks) {
-    char text[64];
-    snprintf(text, sizeof text, "127.0.0.1:%u", port);
-    setenv("TAMIS_RENDEZVOUS", text, 1);
-    snprintf(text, sizeof text, "%u", rank);
-    setenv("RANK", text, 1);
-    snprintf(text, sizeof text, "%u", nranks);
-    setenv("WORLD_SIZE", text, 1);
-}
 
 static tamis_status create(uint32_t timeout_ms, tamis_comm **out) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
@@ -59,7 +29,7 @@ static tamis_status create(uint32_t timeout_ms, tamis_comm **out) {
 static int find_each_other(uint32_t rank) {
     tamis_comm *comm = NULL;
     float same[3] = {1.0f, 2.0f, 3.0f};
-    place(rank, RANKS);
+    test_port_place(rank, RANKS);
     if (create(test_long_ms(), &comm) != TAMIS_OK || tamis_comm_rank(comm) != rank ||
         tamis_comm_nranks(comm) != RANKS ||
         tamis_comm_check_equal(comm, same, sizeof same) != TAMIS_OK)
@@ -84,12 +54,10 @@ static int late(const tamis_callbacks *net, void *arg) {
 /* The last process is no rank. @param  bytes  that it sends; 0: it is silent */
 static int disturb(size_t bytes) {
     unsigned char junk[4096];
-    struct sockaddr_in at = address_of(port);
     memset(junk, 0x5a, sizeof junk);
     for (int i = 0; i < 100; i++) {
-        int s = socket(AF_INET, SOCK_STREAM, 0);
-        if (connect(s, (struct sockaddr *)&at, sizeof at) == 0 && bytes > 0 &&
-            send(s, junk, bytes, MSG_NOSIGNAL) < 0)
+        int s = test_port_try();
+        if (s >= 0 && bytes > 0 && send(s, junk, bytes, MSG_NOSIGNAL) < 0)
             close(s);
         sleep_ms(5); /* left open: the end of the process closes them */
     }
@@ -120,7 +88,7 @@ static int one_is_missing(const tamis_callbacks *net, void *arg) {
     (void)arg;
     if (net->rank == 2)
         return 0;
-    place(net->rank, RANKS);
+    test_port_place(net->rank, RANKS);
     if (net->rank == 0)
         return fails(1500, TAMIS_E_TIMEOUT, "rank(s) 2 did not come");
     tamis_comm *comm = NULL; /* rank 0 says it by leaving */
@@ -131,14 +99,14 @@ static int other_numbers(const tamis_callbacks *net, void *arg) {
     (void)arg;
     if (net->rank > 1)
         return 0;
-    place(net->rank, net->rank == 0 ? 2 : 3);
+    test_port_place(net->rank, net->rank == 0 ? 2 : 3);
     return fails(test_long_ms(), TAMIS_E_MISMATCH, "ranks");
 }
 
 static int same_rank_twice(const tamis_callbacks *net, void *arg) {
     tamis_comm *comm = NULL;
     (void)arg;
-    place(net->rank == 0 ? 0 : 1, RANKS);
+    test_port_place(net->rank == 0 ? 0 : 1, RANKS);
     if (net->rank == 0)
         return fails(test_long_ms(), TAMIS_E_MISMATCH, "say that they are rank 1");
     return create(3000, &comm) == TAMIS_OK;
@@ -146,7 +114,7 @@ static int same_rank_twice(const tamis_callbacks *net, void *arg) {
 
 static int bad_settings(const tamis_callbacks *net, void *arg) {
     (void)arg;
-    place(net->rank, 1);
+    test_port_place(net->rank, 1);
     if (net->rank == 0)
         setenv("TAMIS_RENDEZVOUS", "nowhere", 1);
     if (net->rank == 1)
@@ -166,7 +134,7 @@ static int bad_settings(const tamis_callbacks *net, void *arg) {
 static void expect(const char *what, uint32_t nprocesses, process_body body, void *arg) {
     int statuses[PROCESSES_MOST];
     bool all_well = true;
-    port = free_port();
+    test_port_choose();
     processes_run(nprocesses, 100, body, arg, statuses);
     for (uint32_t r = 0; r < nprocesses; r++)
         all_well = all_well && statuses[r] == 0;

@@ -269,22 +269,6 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.cpu().contiguous().view(-1).view(torch.uint8)
 
 
-def _sum_bytes(comm: _core.Comm, data: torch.Tensor) -> torch.Tensor:
-    """Sum bytes that are zero on all ranks but one: a gather or a broadcast.
-
-    A communicator has no call for bytes, but its dense sum of float32 is exact for whole numbers.
-    """
-    values = data.to(torch.float32)
-    layout = _core.Layout([("bytes", values.numel())])
-    reducer = _core.Reducer(comm, layout, scheme="dense", density=1.0, op="sum")
-    try:
-        reducer.start(values)
-        reducer.wait()
-    finally:
-        reducer.close()
-    return values.to(torch.uint8)
-
-
 def broadcast_parameters(module_or_tensors: Tensors, comm: Optional[_core.Comm] = None) -> None:
     """Copy rank 0's bits to every rank: parameters and buffers of a module, or tensors.
 
@@ -298,8 +282,8 @@ def broadcast_parameters(module_or_tensors: Tensors, comm: Optional[_core.Comm] 
     for tensor in tensors:
         data = _bytes_of(tensor)
         if comm is not None:
-            mine = data if comm.rank == 0 else torch.zeros_like(data)
-            data = _sum_bytes(comm, mine)
+            sent = comm.broadcast(data if comm.rank == 0 else b"")
+            data = torch.frombuffer(bytearray(sent), dtype=torch.uint8)
         else:
             data = _broadcast(data, tensor.device)
         same = data.view(tensor.dtype).view(tensor.shape)
@@ -346,9 +330,8 @@ def _gather(
     own: torch.Tensor, comm: Optional[_core.Comm], device: torch.device
 ) -> torch.Tensor:
     if comm is not None:
-        rows = torch.zeros((comm.nranks, own.numel()), dtype=torch.uint8)
-        rows[comm.rank] = own
-        return _sum_bytes(comm, rows.view(-1)).view_as(rows)
+        rows = bytearray(b"".join(comm.allgather(own)))
+        return torch.frombuffer(rows, dtype=torch.uint8).view(comm.nranks, -1)
     _need_distributed()
     own = _for_backend(own, device)
     parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
