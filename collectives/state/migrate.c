@@ -89,6 +89,26 @@ static tamis_migration migrate_weigh(const tamis_comm *comm) {
     return m;
 }
 
+/* Who has a state, and whether it fits as it is. By the records of all ranks. */
+typedef struct sources {
+    uint32_t nold; /* ranks with a state, the first ones */
+    bool joins;    /* this one has none */
+    bool mixed;    /* they come from communicators of different sizes */
+    bool same;     /* all from one of as many ranks as now */
+} sources;
+
+static sources find_sources(const tamis_reducer *r, const tamis_comm *comm) {
+    sources s = {.nold = migrate_count_old(comm->records, comm->nranks),
+                 .joins = tam_migrate_joins(r, comm)};
+    s.same = s.nold == comm->nranks;
+    for (uint32_t i = 0; i < s.nold; i++) {
+        uint64_t nranks = migrate_record(comm->records, i)->nranks;
+        s.mixed = s.mixed || nranks != migrate_record(comm->records, 0)->nranks;
+        s.same = s.same && nranks == comm->nranks;
+    }
+    return s;
+}
+
 /* -- what it takes ---------------------------------------------------------------------------- */
 
 static tamis_status migrate_add_squares(void *arg, size_t at, const void *piece, size_t bytes) {
@@ -167,14 +187,26 @@ static tamis_status carry_moment(const tamis_reducer *from, const float *moment,
     return tam_state_take_moments(to, first ? vector : NULL, first ? NULL : vector);
 }
 
+/* What waits has its part in the mean of the ranks that gave it, as a state has that is loaded by
+ * another number of ranks. Newcomers have given nothing; ranks that are gone have. */
+static void weigh_residual(const tamis_reducer *r, float *vector, const sources *s) {
+    uint32_t nranks = r->comm->nranks;
+    if (!r->acc || r->config.op != TAMIS_OP_MEAN || s->nold == nranks)
+        return;
+    float share = (float)nranks / (float)s->nold;
+    for (uint64_t i = 0; i < r->residual_length; i++)
+        vector[i] *= share;
+}
+
 static tamis_status carry(const tamis_reducer *from, tamis_reducer *to, const luggage *l,
-                          bool same) {
+                          const sources *s) {
     tam_state_pack(from, 0, 0, l->control);
-    tam_state_readdress(to, l->control, same);
+    tam_state_readdress(to, l->control, s->same);
     TAM_TRY(tam_state_check_header(to, l->control, true, call));
     TAM_TRY(tam_state_check_parts(to, l->control, NULL, call));
     if (from->acc)
         TAM_TRY(tam_state_copy(from, from->acc, l->vector));
+    weigh_residual(to, l->vector, s);
     TAM_TRY(tam_state_take(to, l->control, from->acc ? l->vector : NULL));
     TAM_TRY(carry_moment(from, from->first, to, true, l->vector));
     return carry_moment(from, from->second, to, false, l->vector);
@@ -220,30 +252,10 @@ static void migrate_log_ranks(const tamis_comm *comm, const tamis_migration *m) 
             all > 0.0 ? 100.0 * m->lost_square / all : 0.0);
 }
 
-/* Who has a state, and whether it fits as it is. By the records of all ranks. */
-typedef struct sources {
-    uint32_t nold; /* ranks with a state, the first ones */
-    bool joins;    /* this one has none */
-    bool mixed;    /* they come from communicators of different sizes */
-    bool same;     /* all from one of as many ranks as now */
-} sources;
-
-static sources find_sources(const tamis_reducer *r, const tamis_comm *comm) {
-    sources s = {.nold = migrate_count_old(comm->records, comm->nranks),
-                 .joins = tam_migrate_joins(r, comm)};
-    s.same = s.nold == comm->nranks;
-    for (uint32_t i = 0; i < s.nold; i++) {
-        uint64_t nranks = migrate_record(comm->records, i)->nranks;
-        s.mixed = s.mixed || nranks != migrate_record(comm->records, 0)->nranks;
-        s.same = s.same && nranks == comm->nranks;
-    }
-    return s;
-}
-
 /* Collective, also after a failure. */
 static tamis_status migrate_fill(const tamis_reducer *r, tamis_reducer *made, const sources *s,
                                  const luggage *l, uint64_t deadline_ns) {
-    tamis_status status = s->joins ? TAMIS_OK : carry(r, made, l, s->same);
+    tamis_status status = s->joins ? TAMIS_OK : carry(r, made, l, s);
     if (s->nold < made->comm->nranks || s->mixed)
         status = tam_migrate_join(made, s->nold, s->mixed, status, l->vector);
     return migrate_end_together(made->comm, status, deadline_ns);

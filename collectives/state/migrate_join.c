@@ -3,7 +3,7 @@
  * Newcomers take the control part of rank 0, whose residual stays where it is, and the mean of the
  * moments of the ranks that have them, as a state does that is loaded by another number of ranks.
  * Ranks that come from different communicators take that control part, too: what was divided among
- * more ranks, or fewer, is divided alike.
+ * more ranks, or fewer, is then divided in the same way.
  */
 #include "collectives/state/migrate_join.h"
 

@@ -54,8 +54,8 @@ static const setting_row rows[TAM_SETTINGS] = {
      "Stages in which ranks exchange over messages (docs/exchange.md); auto: measured over MPI, "
      "usual over callbacks; must be the same on all ranks."},
     {"TAMIS_RENDEZVOUS", TEXT, "host:port", 0, 0, "",
-     "Where rank 0 listens for ranks that make a communicator over UCX without an all-gather; the "
-     "same on all ranks."},
+     "Where rank 0 listens for ranks that make a communicator over UCX without an all-gather, and "
+     "where processes join a job (tamis_comm_grow); the same on all ranks."},
     {"TAMIS_SYSFS_ROOT", TEXT, "a path", 0, 0, "",
      "Prefix of every path under /sys and /proc that a meter reads (containers, tests)."},
     {"TAMIS_THREADS", NUMBER, "1 to 256", 1, 256, "1",

@@ -109,6 +109,12 @@ class PlainPart:
                 moments.get("first"), moments.get("second"), saved["passes"]
             )
 
+    def common(self) -> None:
+        """What a newcomer gets beside what Reducer.migrate gives it."""
+
+    def adopt(self, common: None) -> None:
+        """What common gave on another rank."""
+
     def migrate(self, smaller: Comm) -> Dict[str, Any]:
         old = self.object
         self.object, report = old.migrate(smaller)
@@ -152,6 +158,17 @@ class TorchPart:
 
     def load_all(self, states: List[Dict[str, Any]]) -> None:
         self.state.load_state_dict(states)
+
+    def common(self) -> Dict[str, Any]:
+        """The density, which may have been set since, and what optimizers keep that step by each
+        rank's own gradient."""
+        saved = [one.state_dict() for one in self.state.local_optimizers()]
+        return {"density": self.state.density, "optimizers": saved}
+
+    def adopt(self, common: Dict[str, Any]) -> None:
+        self.state.density = common["density"]
+        for one, saved in zip(self.state.local_optimizers(), common["optimizers"]):
+            one.load_state_dict(saved)
 
     def migrate(self, smaller: Comm) -> Dict[str, Any]:
         report: Dict[str, Any] = self.object.migrate(smaller)

@@ -16,6 +16,12 @@ class GaveUp(Error):
     """Ends a run: the ranks that are left do not go on."""
 
 
+def gave_up(sentence_: str, cause: Error, remedy: str = "") -> GaveUp:
+    made = GaveUp(sentence_)
+    made.status, made.lost, made.remedy = cause.status, cause.lost, remedy or cause.remedy
+    return made
+
+
 class Limits(NamedTuple):
     max_recoveries: int
     min_ranks: int

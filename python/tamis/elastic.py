@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Training that goes on when ranks are lost: in place with those that are left, or started again
-by a launcher (torchrun) from the newest complete set of states.
+by a launcher (torchrun) from the newest complete set of states. More may join (_grow.py).
 
                        fails                        all that are left
     rank 0   commit 7 . . . . .  shrink -> the newest commit that all have: 7 -> migrate, check
@@ -14,13 +14,13 @@ rank holds two, and no parameters need travel: what a rank goes back to is its o
 import logging
 import os
 import struct
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence
-from typing import TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Tuple, TypeVar, Union
 
-from . import _core, _limits, launch, launcher
+from . import _core, _grow, _limits, _recovery, launch, launcher
 from ._core import Comm, Error
 from ._elastic_parts import check_target, give, part_of, take
-from ._limits import GaveUp, Limits, Regroup, lost, sentence
+from ._limits import Limits, Regroup, lost, sentence
 from ._pack import decode, encode
 from ._sets import Sets
 
@@ -56,8 +56,9 @@ class ElasticState:
     step      the number of finished steps; the caller counts it
 
     `train` reads comm, step and reducers[i] anew whenever it is called: after a recovery they are
-    others. `recoveries` counts those of this process; `gone` lists, for each, the ranks that were
-    lost, as numbered before it.
+    others, and so they are when ranks have joined. `recoveries` counts those of this process;
+    `gone` lists, for each, the ranks that were lost, as numbered before it; `joins` counts the
+    ranks that have joined since this one came, itself included.
 
     Errors: TypeError, ValueError
     """
@@ -71,30 +72,33 @@ class ElasticState:
         step: int = 0,
     ) -> None:
         self.comm, self.step = comm, step
-        self.recoveries = 0
+        self.recoveries = self.joins = 0
         self.gone: List[List[int]] = []
         self._shared, self._own = dict(shared), dict(own or {})
         for name, target in [*self._shared.items(), *self._own.items()]:
             check_target(target, repr(name))
-        self._parts = [part_of(one, number) for number, one in enumerate(reducers)]
-        for part in self._parts:
+        self.parts = [part_of(one, number) for number, one in enumerate(reducers)]
+        for part in self.parts:
             self._shared = {name: part.shared_of(one) for name, one in self._shared.items()}
         self._commits: List[Commit] = []
         self._old: List[Comm] = []  # to be closed
         self._sets: Optional[Sets] = None
         self._save_every = 1
-        self._back_at: Optional[int] = None  # a recovery under way has gone back to this commit
+        self._back_at: Optional[int] = None  # all are at this commit in a recovery under way
+        self.grows: Union[bool, str] = False
 
     @property
     def reducers(self) -> List[Any]:
-        return [part.object for part in self._parts]
+        return [part.object for part in self.parts]
 
     def commit(self) -> None:
         """Copy the state: what a recovery goes back to. Between steps, on all ranks after the same
-        ones. Every Nth writes a set, if run_elastic was given a folder.
+        ones. Every Nth writes a set, if run_elastic was given a folder. With grow, who waits joins
+        here, and `train` begins anew.
 
         Cost:   a copy of everything in host memory, of which two are held, and three while it
-                is made; with a set also a write and a flush, and an exchange of some bytes
+                is made; with a set also a write and a flush, and an exchange of some bytes, as
+                with grow
         Errors: `Error` of that exchange; the copy is then made. A set that cannot be written is
                 logged, and the run goes on
         """
@@ -102,11 +106,13 @@ class ElasticState:
         self._commits = [*self._commits[-1:], self._copy(number)]
         if self._sets is not None and number % self._save_every == 0:
             self._sets.save(self.comm, self.step, encode(self._commits[-1]._asdict(), "the state"))
+        if self.grows and _grow.take_in(self, _grow.address_of(self.grows)):
+            raise _grow.Joined
 
     def close(self) -> None:
         """Close reducers and communicator. Over local, ranks that are left wait for one that died
         without this, until the deadline."""
-        for part in self._parts:
+        for part in self.parts:
             if self.comm.status != "TAMIS_OK":
                 part.quiesce()
             part.object.close()
@@ -121,7 +127,7 @@ class ElasticState:
             self.step,
             {name: encode(take(one), repr(name)) for name, one in self._shared.items()},
             {name: encode(take(one), repr(name)) for name, one in self._own.items()},
-            [encode(part.save(), f"reducers[{i}]") for i, part in enumerate(self._parts)],
+            [encode(part.save(), f"reducers[{i}]") for i, part in enumerate(self.parts)],
         )
 
     def _put_values(self, commit: Commit, own: bool = True) -> None:
@@ -137,9 +143,9 @@ class ElasticState:
         for what, mine, saved in rows:
             if set(mine) != set(saved):
                 raise ValueError(f"{what} is {sorted(mine)}, but {sorted(saved)} was saved")
-        if len(commit.reducers) != len(self._parts):
+        if len(commit.reducers) != len(self.parts):
             raise ValueError(
-                f"there are {len(self._parts)} reducers, but {len(commit.reducers)} were saved"
+                f"there are {len(self.parts)} reducers, but {len(commit.reducers)} were saved"
             )
 
     def _check_equal(self, when: str, remedy: str) -> None:
@@ -160,10 +166,9 @@ class ElasticState:
 
     # --- sets
 
-    def _begin(self, folder: Union[None, str, "os.PathLike[str]"], save_every: int) -> None:
+    def begin(self, folder: Union[None, str, "os.PathLike[str]"], save_every: int) -> None:
         """Load the newest set, if there is one, and make the first commit. Collective."""
-        self._sets = Sets(os.fspath(folder)) if folder is not None else None
-        self._save_every = save_every
+        self.open_sets(folder, save_every)
         found = self._sets.choose(self.comm) if self._sets is not None else None
         if found is not None:
             self._load(found.step, found.nranks)
@@ -174,17 +179,21 @@ class ElasticState:
         )
         self._commits = [self._copy(0)]
 
+    def open_sets(self, folder: Union[None, str, "os.PathLike[str]"], save_every: int) -> None:
+        self._sets = Sets(os.fspath(folder)) if folder is not None else None
+        self._save_every = save_every
+
     def _load(self, step: int, nranks: int) -> None:
         rank = self.comm.rank
         joins = rank >= nranks
         mine = self._read(step, 0 if joins else rank)
         self._put_values(mine, own=not joins)
         if nranks == self.comm.nranks:
-            for part, data in zip(self._parts, mine.reducers):
+            for part, data in zip(self.parts, mine.reducers):
                 part.load(decode(data))
         else:
             every = [self._read(step, old).reducers for old in range(nranks)]
-            for number, part in enumerate(self._parts):
+            for number, part in enumerate(self.parts):
                 part.load_all([decode(row[number]) for row in every])
         log.info(
             "rank %d of %d: goes on from the set of step %d of %d ranks%s",
@@ -204,104 +213,49 @@ class ElasticState:
         steps = self._sets.complete() if self._sets is not None else []
         return steps[0] if steps else None
 
-    # --- recovery
+    # --- other communicators
 
-    def _recover(self, limits: Limits, cause: Error) -> None:
-        """Go on with the ranks that are left; again if more are lost meanwhile."""
-        if self.comm.status == "TAMIS_OK":
-            self.comm.abort()  # else a step under way would wait
-        for part in self._parts:
-            part.quiesce()
-        while True:
-            if self.recoveries >= limits.max_recoveries:
-                self._give_up(f"{self.recoveries} recoveries were made, as many as allowed", cause)
-            self.recoveries += 1
-            try:
-                self._shrink(limits, cause)
-                self._go_back()
-                self._migrate()
-                break
-            except Error as error:
-                if not lost(error):
-                    raise
-                log.warning("rank %d: the recovery failed: %s", self.comm.rank, error)
-                cause = error
+    def migrate_all(self) -> None:
+        for number, part in enumerate(self.parts):
+            report = part.migrate(self.comm)
+            log.info("rank %d: reducers[%d] has migrated: %s", self.comm.rank, number, report)
+
+    def settle(self) -> None:
+        """What is shared is equal on all ranks, from which a new run of `train` goes on."""
+        self._check_equal(
+            f"With other ranks, at step {self.step},",
+            "Put all that steps change into shared, and what differs from rank to rank into own.",
+        )
         number, self._back_at = self._commits[-1].number, None
         self._commits = [self._copy(number)]
         for comm in self._old:
             _limits.close(comm)
         self._old = []
-        rank, nranks = self.comm.rank, self.comm.nranks
-        log.info("goes on as rank %d of %d from step %d", rank, nranks, self.step)
 
-    def _shrink(self, limits: Limits, cause: Error) -> None:
-        old = self.comm
-        if old.transport == "callback" and limits.regroup is None:
-            self._give_up("over callback it must be given regroup, which says who is left", cause)
-        try:
-            if limits.regroup is not None:
-                ranks, callbacks = limits.regroup(old)
-                smaller = old.shrink(ranks, callbacks)
-            else:
-                smaller = old.shrink()
-        except Error as error:
-            if lost(error):
-                raise
-            self._give_up(f"the ranks that are left cannot go on: {error}", cause)
-        left = [smaller.rank_before(rank) for rank in range(smaller.nranks)]
-        self.gone.append([rank for rank in range(old.nranks) if rank not in left])
-        self._old.append(old)
-        self.comm = smaller
-        launch.remember(smaller)
-        if smaller.nranks < limits.min_ranks:
-            self._give_up(
-                f"{smaller.nranks} ranks are left, fewer than min_ranks, {limits.min_ranks}; gone:"
-                f" {', '.join(map(str, self.gone[-1]))} of {old.nranks}",
-                cause,
-            )
+    @property
+    def has_commit(self) -> bool:
+        """False: of a newcomer that has not got what is shared yet."""
+        return bool(self._commits)
 
-    def _go_back(self) -> None:
-        """To the newest commit that all ranks have. Migrated reducers are there already."""
-        mine = struct.pack("<QQ", self._commits[0].number, self._commits[-1].number)
-        told = [struct.unpack("<QQ", one) for one in self.comm.allgather(mine)]
-        number = min(newest for _, newest in told)
-        oldest = max(oldest for oldest, _ in told)
-        if oldest > number:
-            raise launcher.error(
-                f"Rank {self.comm.rank}: no commit is held by all ranks that are left: the newest"
-                f" of one is number {number}, the oldest of another {oldest}.",
-                "Call commit() after the same steps on all ranks, and exchange between two.",
-                "TAMIS_E_MISMATCH",
-            )
-        if self._back_at == number:
-            return
-        commit = next(commit for commit in self._commits if commit.number == number)
-        self._put_values(commit)
-        for part, data in zip(self._parts, commit.reducers):
-            part.load(decode(data))
-        self._commits, self._back_at = [commit], number
+    def replace_comm(self, other: Comm) -> None:
+        """All are at the last commit, if they have one."""
+        self._old.append(self.comm)
+        self.comm = other
+        launch.remember(other)
+        self._back_at = self._commits[-1].number if self._commits else None
 
-    def _migrate(self) -> None:
-        for number, part in enumerate(self._parts):
-            report = part.migrate(self.comm)
-            log.info("rank %d: reducers[%d] has migrated: %s", self.comm.rank, number, report)
-        self._check_equal(
-            f"After the loss of ranks, back at step {self.step},",
-            "Put all that steps change into shared, and what differs from rank to rank into own.",
-        )
+    def last_shared(self) -> Tuple[int, int, Dict[str, bytes]]:
+        last = self._commits[-1]
+        return last.number, last.step, last.shared
 
-    def _give_up(self, why: str, cause: Error) -> NoReturn:
-        step = self.newest_set()
-        remedy = "Start again with the ranks that there are"
-        if step is not None and self._sets is not None:
-            remedy += f", from the set of step {step} in {self._sets.folder}"
-        remedy += "."
-        here = f"Rank {self.comm.rank} of {self.comm.nranks}, at step {self.step}"
-        made = GaveUp(
-            f"{here}: run_elastic gives up: {why}. The cause: {sentence(cause)}. {remedy}"
-        )
-        made.status, made.lost, made.remedy = cause.status, cause.lost, remedy
-        raise made from cause
+    def adopt(self, common: Dict[str, Any]) -> None:
+        """What _grow.common_of gave. Errors: ValueError"""
+        _grow.put_shared(self._shared, common["shared"])
+        self.step = common["step"]
+        for part, one in zip(self.parts, common["parts"]):
+            part.adopt(one)
+        self._commits = [self._copy(common["number"])]
+        self._back_at = common["number"]
 
 
 def run_elastic(
@@ -313,6 +267,8 @@ def run_elastic(
     regroup: Optional[Regroup] = None,
     folder: Union[None, str, "os.PathLike[str]"] = None,
     save_every: int = 1,
+    grow: Union[bool, str] = False,
+    join: bool = False,
 ) -> Result:
     """Call train(state), and call it again whenever ranks were lost. Returns what it returns.
 
@@ -339,6 +295,12 @@ def run_elastic(
     folder          of sets, the same for all ranks: the newest complete one is loaded first, with
                     another number of ranks too, and commits write them. Two are kept
     save_every      commits from one set to the next
+    grow            over ucx: processes that wait at this host:port (True: TAMIS_RENDEZVOUS) join
+                    after a commit, the same on all ranks. The host is one of the job's; 0.0.0.0
+                    stands for all. Where `train` catches BaseException, it must raise it again
+    join            this process comes to a job that runs, at `grow`. It has begun alone: its
+                    communicator has one rank, its reducers the options of the others. It gets
+                    shared, and its optimizers' own moments from the job's; its residuals are zero
 
     Over MPI without ULFM, NCCL and torch.distributed the ranks that are left cannot go on in place:
     it raises, and a launcher that starts all of them again (torchrun --max-restarts) goes on from
@@ -351,20 +313,29 @@ def run_elastic(
                 saved; then close the state
     """
     limits = Limits(max_recoveries, min_ranks, regroup)
-    _limits.check(limits, save_every, state.comm, state._parts)
+    _limits.check(limits, save_every, state.comm, state.parts)
+    _grow.check(grow, join, state.comm)
+    state.grows = grow
     try:
-        state._begin(folder, save_every)
+        if not join:
+            state.begin(folder, save_every)
         while True:
             try:
+                if join:
+                    join = False
+                    state.open_sets(folder, save_every)
+                    _grow.join(state, _grow.address_of(grow))
                 result = train(state)
                 state.comm.allgather(b"end")  # a rank that missed the last step makes all notice
                 return result
+            except _grow.Joined:
+                continue
             except Error as error:
                 if not lost(error):
                     raise
                 log.warning("rank %d, after step %d: %s", state.comm.rank, state.step, error)
                 cause = error
-            state._recover(limits, cause)
+            _recovery.recover(state, limits, cause)
     except BaseException as error:
         _limits.leave(state.comm, state.step, error)
         raise

@@ -144,7 +144,7 @@ def reference(nranks, stages):
             run = runs[numbers[place]]
             if run.state.comm.nranks > len(left):
                 smaller = run.state.comm.shrink(left)
-                part = run.state._parts[0]
+                part = run.state.parts[0]
                 part.object, _ = part.object.migrate(smaller)
                 run.state.comm = smaller
             while run.state.step < last:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/support/ports.h"
 
+#include "tests/support/data.h"
 #include "tests/support/ranks.h"
 
 #include <arpa/inet.h>
@@ -18,16 +19,24 @@ static struct sockaddr_in address_of(uint16_t number) {
                                 .sin_port = htons(number)};
 }
 
-uint16_t test_port_choose(void) {
-    struct sockaddr_in at = address_of(0);
-    socklen_t length = sizeof at;
-    char text[64];
+/* Below the range that the system gives to outgoing connections, of which UCX makes many. */
+static bool take_port(uint16_t number) {
+    struct sockaddr_in at = address_of(number);
     int s = socket(AF_INET, SOCK_STREAM, 0);
-    if (bind(s, (struct sockaddr *)&at, sizeof at) != 0 ||
-        getsockname(s, (struct sockaddr *)&at, &length) != 0)
-        abort();
+    bool is_free = bind(s, (struct sockaddr *)&at, sizeof at) == 0;
     close(s);
-    port = ntohs(at.sin_port);
+    return is_free;
+}
+
+uint16_t test_port_choose(void) {
+    enum { FIRST = 10000, COUNT = 22000 };
+    static uint64_t drawn;
+    char text[64];
+    do
+        port = (uint16_t)(FIRST +
+                          data_mix(drawn++ + now_ms() * UINT64_C(1000003) + (uint64_t)getpid()) %
+                              COUNT);
+    while (!take_port(port));
     snprintf(text, sizeof text, "127.0.0.1:%u", port);
     setenv("TAMIS_RENDEZVOUS", text, 1);
     return port;

@@ -20,7 +20,7 @@
 #include <tamis/ucx.h>
 #include <unistd.h>
 
-enum { N = 3000, JOB = 2, ALL = 3, BEFORE = 5, AFTER = 6 };
+enum { N = 3000, BEFORE = 5, AFTER = 6, MOST = 3 };
 
 #define DEMAND(condition, ...)                                                                     \
     do {                                                                                           \
@@ -35,6 +35,7 @@ enum { N = 3000, JOB = 2, ALL = 3, BEFORE = 5, AFTER = 6 };
 #define DEMAND_OK(call) DEMAND((call) == TAMIS_OK, "%s: %s", #call, tamis_last_error())
 
 static int failures;
+static uint32_t njob = 2; /* ranks of a job; one more joins */
 
 static void expect(const char *what, uint32_t nranks, process_body body, void *arg, int last) {
     int statuses[PROCESSES_MOST];
@@ -53,6 +54,7 @@ static void expect(const char *what, uint32_t nranks, process_body body, void *a
 typedef struct scene {
     const char *scheme;
     const tamis_update *update;
+    tamis_op op;
     double density; /* of the newcomer; 0: that of the others */
 } scene;
 
@@ -67,7 +69,7 @@ static tamis_status open_reducer(job *j, const scene *s, double density) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = s->scheme;
     config.density = density;
-    config.op = TAMIS_OP_SUM;
+    config.op = s->op;
     config.bucket_length = N / 3;
     config.update = s->update;
     return data_reducer(j->comm, N, &config, &j->r);
@@ -89,7 +91,7 @@ static int steps(job *j, uint32_t from, uint32_t until) {
 static int open_job(job *j, const scene *s, uint32_t timeout_ms) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     config.timeout_ms = timeout_ms;
-    test_port_place(j->id, JOB);
+    test_port_place(j->id, njob);
     DEMAND_OK(tamis_comm_create_ucx(NULL, &config, &j->comm));
     DEMAND_OK(open_reducer(j, s, 0.02));
     return steps(j, 0, BEFORE);
@@ -117,8 +119,8 @@ static int come(job *j, const scene *s, tamis_comm **larger) {
 static int move(job *j, tamis_comm *larger) {
     tamis_migration report = TAMIS_MIGRATION_INIT;
     tamis_reducer *migrated;
-    DEMAND(tamis_comm_joined(larger) == 1 && tamis_comm_nranks(larger) == ALL, "%u of %u joined",
-           tamis_comm_joined(larger), tamis_comm_nranks(larger));
+    DEMAND(tamis_comm_joined(larger) == 1 && tamis_comm_nranks(larger) == njob + 1,
+           "%u of %u joined", tamis_comm_joined(larger), tamis_comm_nranks(larger));
     DEMAND_OK(tamis_reducer_migrate(j->r, larger, &report, &migrated));
     DEMAND(report.step == BEFORE && report.gone == 0, "step %d, gone %u", (int)report.step,
            report.gone);
@@ -132,24 +134,30 @@ static int move(job *j, tamis_comm *larger) {
 
 /* -- nothing is lost -------------------------------------------------------------------------- */
 
-static void add_given(uint32_t id, uint32_t from, float *sum) {
+/* What a rank gives, with its share in the result. */
+static void add_given(uint32_t id, bool mean, float *sum) {
     static float grad[N];
-    for (uint32_t i = from; i < BEFORE + AFTER; i++) {
+    for (uint32_t i = id < njob ? 0 : BEFORE; i < BEFORE + AFTER; i++) {
+        float share = !mean ? 1.0f : 1.0f / (float)(i < BEFORE ? njob : njob + 1);
         data_fill(DATA_HEAVY, id, i, N, grad);
         for (size_t e = 0; e < N; e++)
-            sum[e] += grad[e];
+            sum[e] += share * grad[e];
     }
 }
 
-static int check_whole(const job *j) {
-    static float own[N], all[ALL * N], given[N];
+static int check_whole(const job *j, bool mean) {
+    static float own[N], all[MOST * N], given[N];
+    uint32_t nranks = njob + 1;
+    float share = mean ? 1.0f / (float)nranks : 1.0f;
     if (tamis_reducer_save_residual(j->r, own) != TAMIS_OK) /* scheme dense has none */
         memset(own, 0, sizeof own);
     DEMAND_OK(tamis_comm_allgather(j->comm, own, sizeof own, all));
-    for (uint32_t id = 0; id < ALL; id++)
-        add_given(id, id < JOB ? 0 : BEFORE, given);
+    for (uint32_t id = 0; id < nranks; id++)
+        add_given(id, mean, given);
     for (size_t e = 0; e < N; e++) {
-        float found = j->applied[e] + all[e] + all[N + e] + all[2 * N + e];
+        float found = j->applied[e];
+        for (uint32_t r = 0; r < nranks; r++)
+            found += share * all[r * N + e];
         DEMAND(found == given[e], "element %zu: %g given, %g found", e, (double)given[e],
                (double)found);
     }
@@ -161,12 +169,12 @@ static int nothing_is_lost(const tamis_callbacks *net, void *arg) {
     const scene *s = arg;
     tamis_comm *larger = NULL;
     j.id = net->rank;
-    if (j.id < JOB)
+    if (j.id < njob)
         DEMAND(open_job(&j, s, test_long_ms()) == 0, "the job");
-    DEMAND((j.id < JOB ? await_newcomer(&j, &larger, 6000) : come(&j, s, &larger)) == 0, "join");
+    DEMAND((j.id < njob ? await_newcomer(&j, &larger, 6000) : come(&j, s, &larger)) == 0, "join");
     DEMAND(larger, "nobody came");
     DEMAND(move(&j, larger) == 0 && steps(&j, BEFORE, BEFORE + AFTER) == 0, "the larger job");
-    DEMAND(check_whole(&j) == 0, "sums");
+    DEMAND(check_whole(&j, s->op == TAMIS_OP_MEAN) == 0, "sums");
     DEMAND_OK(tamis_comm_check_equal(j.comm, j.applied, sizeof j.applied));
     tamis_reducer_destroy(j.r);
     tamis_comm_destroy(j.comm);
@@ -176,7 +184,7 @@ static int nothing_is_lost(const tamis_callbacks *net, void *arg) {
 /* -- moments ---------------------------------------------------------------------------------- */
 
 static int check_mean(const job *j, const float *own, const char *what) {
-    static float all[ALL * N];
+    static float all[MOST * N];
     DEMAND_OK(tamis_comm_allgather(j->comm, own, N * sizeof own[0], all));
     for (size_t e = 0; e < N; e++)
         DEMAND(all[2 * N + e] == all[e] / 2 + all[N + e] / 2, "%s moment %zu: %g of %g and %g",
@@ -191,9 +199,9 @@ static int moments_are_the_mean(const tamis_callbacks *net, void *arg) {
     tamis_comm *larger = NULL;
     uint64_t passes = 0;
     j.id = net->rank;
-    if (j.id < JOB)
+    if (j.id < njob)
         DEMAND(open_job(&j, s, test_long_ms()) == 0, "the job");
-    DEMAND((j.id < JOB ? await_newcomer(&j, &larger, 6000) : come(&j, s, &larger)) == 0, "join");
+    DEMAND((j.id < njob ? await_newcomer(&j, &larger, 6000) : come(&j, s, &larger)) == 0, "join");
     DEMAND(larger && move(&j, larger) == 0, "the larger job");
     DEMAND_OK(tamis_reducer_save_moments(j.r, first, second, &passes));
     DEMAND(passes == BEFORE, "%d passes", (int)passes);
@@ -212,15 +220,15 @@ static int another_option(const tamis_callbacks *net, void *arg) {
     tamis_comm *larger = NULL;
     tamis_reducer *migrated = NULL;
     j.id = net->rank;
-    if (j.id < JOB)
+    if (j.id < njob)
         DEMAND(open_job(&j, s, test_long_ms()) == 0, "the job");
-    DEMAND((j.id < JOB ? await_newcomer(&j, &larger, 6000) : come(&j, s, &larger)) == 0, "join");
+    DEMAND((j.id < njob ? await_newcomer(&j, &larger, 6000) : come(&j, s, &larger)) == 0, "join");
     DEMAND(larger, "nobody came");
     DEMAND(tamis_reducer_migrate(j.r, larger, NULL, &migrated) == TAMIS_E_MISMATCH &&
                has_word(tamis_last_error(), "density differs"),
            "%s", tamis_last_error());
     tamis_comm_destroy(larger);
-    if (j.id < JOB)
+    if (j.id < njob)
         DEMAND(steps(&j, BEFORE, BEFORE + AFTER) == 0, "the job without it");
     tamis_reducer_destroy(j.r);
     tamis_comm_destroy(j.comm);
@@ -266,7 +274,7 @@ static int beside_a_stranger(const tamis_callbacks *net, void *arg) {
     const stranger *kind = arg;
     tamis_comm *larger = NULL;
     j.id = net->rank;
-    if (j.id == JOB)
+    if (j.id == njob)
         return disturb(*kind);
     DEMAND(open_job(&j, &s, test_stretch_ms(5000)) == 0, "the job");
     DEMAND(await_newcomer(&j, &larger, 150) == 0, "grow");
@@ -330,15 +338,21 @@ int main(void) {
     update.rule = TAMIS_UPDATE_ADAM;
     update.beta1 = 0.9;
     for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {
-        scene s = {.scheme = schemes[i]};
-        expect(schemes[i], ALL, nothing_is_lost, &s, 0);
+        scene s = {.scheme = schemes[i], .op = TAMIS_OP_SUM};
+        expect(schemes[i], njob + 1, nothing_is_lost, &s, 0);
     }
+    njob = 1; /* so that all shares are exact */
+    for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {
+        scene s = {.scheme = schemes[i], .op = TAMIS_OP_MEAN};
+        expect(schemes[i], njob + 1, nothing_is_lost, &s, 0);
+    }
+    njob = 2;
     scene adam = {.update = &update}, other = {.scheme = "tamis", .density = 0.05};
-    expect("moments", ALL, moments_are_the_mean, &adam, 0);
-    expect("another option", ALL, another_option, &other, 0);
+    expect("moments", njob + 1, moments_are_the_mean, &adam, 0);
+    expect("another option", njob + 1, another_option, &other, 0);
     for (stranger k = 0; k < STRANGERS; k++)
-        expect(kinds[k], ALL, beside_a_stranger, &k, k == DIES ? 128 + 9 : 0);
-    expect("wrong addresses", JOB, wrong_addresses, NULL, 0);
+        expect(kinds[k], njob + 1, beside_a_stranger, &k, k == DIES ? 128 + 9 : 0);
+    expect("wrong addresses", njob, wrong_addresses, NULL, 0);
     expect("no job", 1, no_job, NULL, 0);
     return failures > 0;
 }

@@ -26,7 +26,7 @@
 
 enum { N = 20000, RANKS = 4, TRIES = 40, LIFE_US = 400000, SOON_US = 60000, PARAMS_EVERY = 8 };
 
-/* Of all processes. */
+/* What all processes see. */
 typedef struct shared {
     atomic_bool ends;
     atomic_uint steps, joins, deaths, failures;

@@ -59,6 +59,7 @@ def _rename(state: "SparseState", comms: List[_core.Comm]) -> None:
     old, state._own_comms = state._own_comms, comms if state._own_comms else []
     state.comm = comms[0]
     state.error = None
+    state._checked = -1  # a newcomer has not checked its parameters yet: all do, once more
     state.forget_places()
     for exchange in state.exchanges:
         exchange.clear()

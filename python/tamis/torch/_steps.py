@@ -40,7 +40,7 @@ class Steps:
     _index: Dict[int, Tuple[Group, int]]
     _inside: Any  # the process group of a node, where parameters are sharded
     _own_comms: List[_core.Comm]
-    _checked: int  # steps made when parameters were last compared
+    _checked: int  # steps made when parameters were last compared; -1: not yet among these ranks
     _cache: Dict[Any, Any]  # of the hook, or of a DistributedOptimizer
     _tell_adaptive: bool
     _told: bool  # what is exchanged, and how
@@ -114,7 +114,7 @@ class Steps:
         made, due = self.steps, self.check_every
         if self.comm.nranks == 1 or due == 0 or made == self._checked:
             return
-        if self.figures.steps == 0 or made % due == 0:
+        if self._checked < 0 or made % due == 0:
             rows = [row for group in self.groups for row in zip(group.names, group.memory())]
             _guard.check_parameters(rows, self.comm, made)
             _guard.check_rates(self.optimizers, self.comm, made)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+#
+# test: waits
+"""Processes that join a run over UCX (tamis.run_elastic(grow=...)): they get what all have in common,
+also when others die meanwhile, and the run goes on as one of more ranks does."""
+
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import elastic_support
+import ranks
+from jobs import needs_ucx
+
+pytestmark = needs_ucx
+
+RUN = """
+import os, signal, sys, time
+import numpy as np, torch, tamis
+import elastic_support
+folder, name, address, wanted, dies = sys.argv[1:6]
+joins = name != "job"
+torch.distributed.init_process_group("gloo")
+if not joins:
+    name += str(torch.distributed.get_rank())
+elastic_support.RATE = np.float32(0.02)
+run = elastic_support.Run(tamis.comm(timeout_s=60))
+began = {}
+def train(state):
+    began.setdefault(state.comm.nranks, state.step)
+    last = state.step + 300
+    while state.comm.nranks < int(wanted) or state.step < last:
+        if name == dies and state.step >= 7 and state.joins > 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        run.step(state)
+        time.sleep(0.01 * (state.comm.nranks < int(wanted)))
+        state.commit()
+    return run.w.copy()
+w = tamis.run_elastic(train, run.state, grow=address, join=joins)
+np.savez(f"{folder}/{name}.npz", w=w, nranks=run.state.comm.nranks, joins=run.state.joins,
+         rank=run.state.comm.rank, own=run.own[0], step=run.state.step,
+         residual=elastic_support.residual(run.state.reducers[0]))
+print("well", flush=True)
+os._exit(0)  # torch's store may have died with rank 0
+"""
+
+
+def run(tmp_path, njob, nnew, wanted, dies="", script=RUN):
+    """A job, and newcomers that each begin alone. What those have written that live."""
+    address = f"127.0.0.1:{ranks.launch().free_port()}"
+    env = {"PYTHONPATH": f"{ranks.HERE.parent}:{':'.join(sys.path)}"}
+
+    def start(name, nranks):
+        command = [sys.executable, "-c", script, str(tmp_path), name, address, str(wanted), dies]
+        return ranks.start(command, nranks, "env", 200, env)
+
+    new = [f"new{r}" for r in range(nnew)]
+    processes = start("job", njob) + [start(name, 1)[0] for name in new]
+    names = [f"job{r}" for r in range(njob)] + new
+    ended = ranks.finish(processes, 200)
+    for name, (status, text) in zip(names, ended):
+        assert status == (-signal.SIGKILL if name == dies else 0), ended
+    return [np.load(tmp_path / f"{name}.npz") for name in names if name != dies]
+
+
+@pytest.mark.parametrize("njob, nnew", [(2, 1), (2, 3)])
+def test_newcomers_go_on_with_the_others(njob, nnew, tmp_path):
+    found = run(tmp_path, njob, nnew, njob + nnew)
+    assert sorted(int(one["rank"]) for one in found) == list(range(njob + nnew))
+    assert all(int(one["nranks"]) == njob + nnew for one in found)
+    assert all(np.array_equal(one["w"], found[0]["w"]) for one in found)
+    assert all(int(one["step"]) == int(found[0]["step"]) for one in found)
+    assert [int(one["joins"]) for one in found[:njob]] == [nnew] * njob
+    distance = np.abs(found[0]["w"] - elastic_support.TARGET).mean()
+    assert distance < 0.1, distance
+
+
+@pytest.mark.parametrize("dies", ["job0", "job1", "new0"])
+def test_a_death_after_the_join_leaves_the_others_with_newcomers(dies, tmp_path):
+    found = run(tmp_path, 2, 2, 3, dies)
+    assert len(found) == 3
+    assert all(int(one["nranks"]) == 3 for one in found)
+    assert all(np.array_equal(one["w"], found[0]["w"]) for one in found)
+
+
+TORCH = """
+import os, sys, time
+import numpy as np, torch, tamis, tamis.torch
+folder, name, address, wanted, reduce = sys.argv[1:6]
+joins = name != "job"
+torch.distributed.init_process_group("gloo")
+if not joins:
+    name += str(torch.distributed.get_rank())
+torch.manual_seed(0 if not joins else 77)  # a newcomer begins with other parameters
+comm = tamis.comm(timeout_s=60)
+model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+inner = torch.optim.AdamW(model.parameters(), lr=0.01)
+optimizer = tamis.torch.DistributedOptimizer(inner, model, 0.05, comm=comm, reduce=reduce)
+state = tamis.ElasticState(
+    comm, {"model": model, "optimizer": inner}, reducers=[optimizer])
+def train(state):
+    last = state.step + 40
+    while state.comm.nranks < int(wanted) or state.step < last:
+        torch.manual_seed(1000 * state.step + state.comm.rank)
+        x = torch.randn(16, 20)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), x[:, :4].tanh()).backward()
+        optimizer.step()
+        state.step += 1
+        time.sleep(0.01 * (state.comm.nranks < int(wanted)))
+        state.commit()
+tamis.run_elastic(train, state, grow=address, join=joins)
+flat = torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
+moments = [inner.state[p]["exp_avg"].numel() for p in model.parameters() if p in inner.state]
+loss = torch.nn.functional.mse_loss(model(torch.eye(20)), torch.eye(20)[:, :4].tanh())
+np.savez(f"{folder}/{name}.npz", w=flat, nranks=state.comm.nranks, step=state.step,
+         steps=optimizer.tamis.steps, moments=len(moments), loss=loss.item())
+print("well", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("reduce", ["gradient", "step"])
+def test_an_optimizer_of_torch_takes_newcomers_in(reduce, tmp_path):
+    found = run(tmp_path, 2, 2, 4, reduce, script=TORCH)
+    assert all(int(one["nranks"]) == 4 for one in found)
+    assert all(np.array_equal(one["w"], found[0]["w"]) for one in found)
+    assert len({(int(one["step"]), int(one["steps"]), int(one["moments"])) for one in found}) == 1
+    assert int(found[0]["steps"]) == int(found[0]["step"])
+
+
+ALONE = """
+import sys, tamis
+import elastic_support
+run = elastic_support.Run(tamis.Comm.local(1)[0])
+try:
+    tamis.run_elastic(run.train(3), run.state, grow=sys.argv[1], join=True)
+except tamis.Error as error:
+    print(error.status, error)
+"""
+
+
+def test_a_newcomer_without_a_job_does_not_train_alone():
+    env = {"PYTHONPATH": f"{ranks.HERE.parent}:{':'.join(sys.path)}", "TAMIS_TIMEOUT_MS": "500"}
+    command = [sys.executable, "-c", ALONE, f"127.0.0.1:{ranks.launch().free_port()}"]
+    [(status, text)] = ranks.finish(ranks.start(command, 1, "env", 100, env), 100)
+    assert status == 0 and "TAMIS_E_TIMEOUT" in text and "no job took this process in" in text, text
+
+
+def test_what_cannot_grow_is_refused():
+    comms = elastic_support.tamis.Comm.local(2)
+    one = elastic_support.on_ranks(2, lambda rank: elastic_support.Run(comms[rank]).state)[0]
+    for options, words in (
+        ({"grow": "127.0.0.1:1"}, "over ucx alone"),
+        ({"join": True}, "host:port"),
+        ({"grow": True, "join": True}, "in one of 2 ranks"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            elastic_support.tamis.run_elastic(lambda state: None, one, **options)
