@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
 from . import _vendor
 from ._core import Comm, Error
 from ._elastic_parts import give
-from ._limits import gave_up
+from ._limits import gave_up, sentence
 from ._pack import decode, encode
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def join(state: "ElasticState", address: Optional[str]) -> None:
     try:
         larger = Comm.join_ucx(address)
     except Error as error:  # what it has begun alone is no job
-        raise gave_up(str(error), error) from error
+        remedy = "Start the job, or give the address at which its ranks listen."
+        raise gave_up(f"{sentence(error)}. {remedy}", error, remedy) from error
     _go_on(state, larger)
 
 
