@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence
 
 from . import launcher
 from ._arrays import put, zeros, zeros_like
-from ._core import Comm, Error, Reducer
+from ._core import Comm, Error, Local, Reducer
 
 log = logging.getLogger("tamis")
 
@@ -18,9 +18,11 @@ def part_of(reducer: Any, number: int) -> Any:
     state = getattr(reducer, "tamis", reducer)  # of a DistributedOptimizer
     if callable(getattr(reducer, "migrate", None)) and hasattr(state, "groups"):
         return TorchPart(reducer, state)
+    if isinstance(getattr(reducer, "local", None), Local):
+        return LocalPart(reducer)
     raise TypeError(
-        f"reducers[{number}] is a {type(reducer).__name__}; a tamis.Reducer, SparseState or"
-        " DistributedOptimizer can go on with fewer ranks"
+        f"reducers[{number}] is a {type(reducer).__name__}; a tamis.Reducer, SparseState,"
+        " DistributedOptimizer or LocalSGD can go on with other ranks"
     )
 
 
@@ -115,9 +117,10 @@ class PlainPart:
     def adopt(self, common: None) -> None:
         """What common gave on another rank."""
 
-    def migrate(self, smaller: Comm) -> Dict[str, Any]:
+    def migrate(self, other: Comm, joins: bool) -> Dict[str, Any]:
+        """@param joins  this rank has joined"""
         old = self.object
-        self.object, report = old.migrate(smaller)
+        self.object, report = old.migrate(other)
         old.close()
         return report
 
@@ -170,8 +173,61 @@ class TorchPart:
         for one, saved in zip(self.state.local_optimizers(), common["optimizers"]):
             one.load_state_dict(saved)
 
-    def migrate(self, smaller: Comm) -> Dict[str, Any]:
-        report: Dict[str, Any] = self.object.migrate(smaller)
+    def migrate(self, other: Comm, joins: bool) -> Dict[str, Any]:
+        report: Dict[str, Any] = self.object.migrate(other)
+        return report
+
+
+class LocalPart:
+    """A LocalSGD of tamis.torch. A commit is made between rounds, when all ranks have the same parameters; the
+    optimizer inside has a state of its own on each rank, which is saved with the rest."""
+
+    def __init__(self, object_: Any) -> None:
+        self.object = object_
+
+    @property
+    def comms(self) -> List[Comm]:
+        return [self.object.comm]
+
+    def shared_of(self, target: Any) -> Any:
+        own = target is self.object or target is self.object.optimizer
+        return Groups(self.object.optimizer) if own else target
+
+    def quiesce(self) -> None:
+        try:
+            self.object.reducer.wait()
+        except Error:
+            pass
+
+    def save(self) -> Dict[str, Any]:
+        saved: Dict[str, Any] = self.object.state_dict()
+        return saved
+
+    def load(self, saved: Dict[str, Any]) -> None:
+        self.object.load_state_dict(saved)
+
+    def load_all(self, states: Sequence[Dict[str, Any]]) -> None:
+        """Residuals as of a tamis.Reducer; the state of the optimizer is that of one old rank."""
+        local = [state["tamis_local"] for state in states]
+        rows = [
+            dict(control=bytes(bytearray(one["control"].tolist())), residual=one["residual"], passes=0)
+            for one in local
+        ]
+        PlainPart(self.object.reducer).load_all(rows)
+        own = dict(states[self.object.comm.rank % len(states)])
+        own.pop("tamis_local")
+        whole = bytes(bytearray(local[0]["local"].tolist()))
+        self.object.take_common({"local": whole, "optimizer": own})
+
+    def common(self) -> Dict[str, Any]:
+        common: Dict[str, Any] = self.object.common()
+        return common
+
+    def adopt(self, common: Dict[str, Any]) -> None:
+        self.object.take_common(common)
+
+    def migrate(self, other: Comm, joins: bool) -> Dict[str, Any]:
+        report: Dict[str, Any] = self.object.migrate(other, joins)
         return report
 
 

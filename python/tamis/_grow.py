@@ -73,7 +73,7 @@ def _go_on(state: "ElasticState", larger: Comm) -> None:
     state.migrate_all()
     hand_over(state)
     state.joins += larger.joined
-    state.settle()
+    state.begin_anew("Where ranks have joined, at")
     log.info("rank %d of %d: %d have joined", larger.rank, larger.nranks, larger.joined)
 
 

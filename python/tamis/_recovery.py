@@ -33,7 +33,7 @@ def recover(state: "ElasticState", limits: Limits, cause: Error) -> None:
             _go_back(state)
             state.migrate_all()
             _grow.hand_over(state)
-            state.settle()
+            state.begin_anew("After the loss of ranks, back at")
             break
         except Error as error:
             if not lost(error):

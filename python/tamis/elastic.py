@@ -50,8 +50,9 @@ class ElasticState:
               are exchanged has moments of its own on each rank, which go with `reducers`
     own       the same, of what each rank has for itself: statistics of BatchNorm, random numbers. A
               rank that joins a run keeps what it began with
-    reducers  tamis.Reducer, and of tamis.torch SparseState and DistributedOptimizer (the optimizer
-              inside is a row of `shared`), in the same order on all ranks. Not with
+    reducers  tamis.Reducer, and of tamis.torch SparseState, DistributedOptimizer (the optimizer
+              inside is a row of `shared`) and LocalSGD, whose commits are made after a round, with
+              the bare optimizer nowhere else; in the same order on all ranks. Not with
               DistributedDataParallel, except to be started again
     step      the number of finished steps; the caller counts it
 
@@ -217,13 +218,13 @@ class ElasticState:
 
     def migrate_all(self) -> None:
         for number, part in enumerate(self.parts):
-            report = part.migrate(self.comm)
+            report = part.migrate(self.comm, not self.has_commit)
             log.info("rank %d: reducers[%d] has migrated: %s", self.comm.rank, number, report)
 
-    def settle(self) -> None:
+    def begin_anew(self, when: str) -> None:
         """What is shared is equal on all ranks, from which a new run of `train` goes on."""
         self._check_equal(
-            f"With other ranks, at step {self.step},",
+            f"{when} step {self.step},",
             "Put all that steps change into shared, and what differs from rank to rank into own.",
         )
         number, self._back_at = self._commits[-1].number, None

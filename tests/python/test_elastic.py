@@ -193,11 +193,11 @@ def test_another_loss_in_the_midst_of_a_recovery():
         state = states[rank] = tamis.ElasticState(comms[rank], {"w": w}, reducers=made)
         if rank == 2:
 
-            def die(smaller):
-                smaller.abort()
+            def die(other, joins):
+                other.abort()
                 raise Dies
 
-            state._parts[1].migrate = die
+            state.parts[1].migrate = die
 
         def train(state):
             while state.step < 6:

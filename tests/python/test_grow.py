@@ -161,3 +161,54 @@ def test_what_cannot_grow_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             elastic_support.tamis.run_elastic(lambda state: None, one, **options)
+
+
+LOCAL = """
+import os, signal, sys, time
+import numpy as np, torch, tamis, tamis.torch
+folder, name, address, wanted, dies = sys.argv[1:6]
+joins = name != "job"
+torch.distributed.init_process_group("gloo")
+if not joins:
+    name += str(torch.distributed.get_rank())
+torch.manual_seed(0 if not joins else 77)
+comm = tamis.comm(timeout_s=60)
+model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+inner = torch.optim.AdamW(model.parameters(), lr=0.01)
+optimizer = tamis.torch.SparseLoCo(inner, model, steps=4, density=0.2, comm=comm)
+state = tamis.ElasticState(comm, {"model": model}, reducers=[optimizer])
+def train(state):
+    last = state.step + 80
+    while state.comm.nranks < int(wanted) or state.step < last:
+        if name == dies and state.joins > 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for _ in range(4):
+            torch.manual_seed(1000 * state.step + state.comm.rank)
+            x = torch.randn(16, 20)
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), x[:, :4].tanh()).backward()
+            optimizer.step()
+            state.step += 1
+        time.sleep(0.01 * (state.comm.nranks < int(wanted)))
+        state.commit()
+tamis.run_elastic(train, state, grow=address, join=joins)
+flat = torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
+torch.manual_seed(5)
+x = torch.randn(500, 20)
+loss = torch.nn.functional.mse_loss(model(x), x[:, :4].tanh())
+np.savez(f"{folder}/{name}.npz", w=flat, nranks=state.comm.nranks, step=state.step,
+         rounds=optimizer.stats()["rounds"], loss=loss.item())
+print("well", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("dies, nnew", [("", 2), ("job0", 2), ("new0", 2)])
+def test_local_steps_take_newcomers_in_and_leave_the_dead_behind(dies, nnew, tmp_path):
+    wanted = 2 + nnew - bool(dies)
+    found = run(tmp_path, 2, nnew, wanted, dies, script=LOCAL)
+    assert all(int(one["nranks"]) == wanted for one in found)
+    assert all(np.array_equal(one["w"], found[0]["w"]) for one in found)
+    assert len({(int(one["step"]), int(one["rounds"])) for one in found}) == 1
+    assert int(found[0]["rounds"]) * 4 == int(found[0]["step"])
+    assert float(found[0]["loss"]) < 0.35, float(found[0]["loss"])

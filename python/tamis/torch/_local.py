@@ -87,7 +87,7 @@ class LocalSGD(torch.optim.Optimizer):
             self._fetch()
         if density is None:
             density = 1.0 if scheme in ("dense", "quantized") else 0.01
-        rounds: Dict[str, Any] = dict(
+        self._rounds: Dict[str, Any] = dict(
             steps=steps,
             steps_max=steps_max,
             delay=delay,
@@ -103,7 +103,7 @@ class LocalSGD(torch.optim.Optimizer):
             self.reducer = _core.Reducer(
                 self.comm, layout, scheme=scheme, density=density, **options
             )
-            self.local = _core.Local(self.reducer, self._shared, **rounds)
+            self.local = _core.Local(self.reducer, self._shared, **self._rounds)
         except BaseException:
             self._leave()
             raise
@@ -283,6 +283,49 @@ class LocalSGD(torch.optim.Optimizer):
             self.reducer.restore(*before)
             self.optimizer.load_state_dict(inner)
             raise
+
+    def migrate(self, other: _core.Comm, joins: bool = False) -> Dict[str, Any]:
+        """Go on over a communicator from Comm.shrink, Comm.grow or Comm.join_ucx, between rounds.
+        Collective over it.
+
+        joins    this rank has joined the job, and takes step and thresholds of the others; then
+                 take_common of what common() gives on one of those
+        @return  as tamis.Reducer.migrate
+
+        Errors: `Error` (FORMAT) with a delay whose exchange is under way
+        """
+        old, state = self.reducer, self.local.state()
+        self.local.close()
+        self.reducer, report = old.migrate(other)
+        old.close()
+        self._begin_anew()
+        if not joins:
+            self.local.restore(state)
+        self.comm = other
+        return report
+
+    def _begin_anew(self) -> None:
+        """Local steps begin with equal parameters, which theirs are not within a round."""
+        kept = [run.clone() for run in self._shared]
+        for run in self._shared:
+            run.zero_()
+        try:
+            self.local = _core.Local(self.reducer, self._shared, **self._rounds)
+        finally:
+            for run, own in zip(self._shared, kept):
+                run.copy_(own)
+
+    def common(self) -> Dict[str, Any]:
+        """What a rank that joins needs: the base, the outer momentum, and the state of this rank's
+        optimizer."""
+        return {"local": self.local.state(), "optimizer": self.optimizer.state_dict()}
+
+    def take_common(self, common: Dict[str, Any]) -> None:
+        """The parameters become the base."""
+        self.local.restore(common["local"])
+        self.optimizer.load_state_dict(common["optimizer"])
+        self._follow()
+        self._fill()
 
     def add_param_group(self, param_group: Dict[str, Any]) -> NoReturn:
         raise RuntimeError("parameters cannot be added: make a new LocalSGD")
