@@ -155,9 +155,25 @@ static PyObject *comm_callback(PyObject *none, PyObject *args, PyObject *keyword
 }
 
 #ifdef TAM_HAVE_UCX
+static PyObject *ucx_by_environment(PyObject *args, PyObject *keywords) {
+    static char *names[] = {"timeout_ms", NULL};
+    PyObject *timeout = NULL;
+    tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
+    tamis_comm *handle;
+    tamis_status status;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O:Comm.ucx", names, &timeout) ||
+        (timeout && !tam_py_as_u32(timeout, "timeout_ms", &config.timeout_ms)))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS status = tamis_comm_create_ucx(NULL, &config, &handle);
+    Py_END_ALLOW_THREADS if (status != TAMIS_OK) return tam_py_raise(status);
+    return (PyObject *)tam_py_comm_wrap(handle);
+}
+
 /* The all-gather is not needed any more when they have met. */
 static PyObject *comm_ucx(PyObject *none, PyObject *args, PyObject *keywords) {
     (void)none;
+    if (PyTuple_Size(args) == 0 && !(keywords && PyDict_GetItemString(keywords, "allgather")))
+        return ucx_by_environment(args, keywords);
     tam_py_comm *self = make_by_gather("OOO|O:Comm.ucx", tamis_comm_create_ucx, args, keywords);
     if (self)
         Py_CLEAR(self->allgather);
@@ -327,7 +343,8 @@ static PyMethodDef methods[] = {
      "the Error of the call that needed it."},
     {"ucx", (PyCFunction)(void (*)(void))comm_ucx, METH_VARARGS | METH_KEYWORDS | METH_STATIC,
      "ucx(rank, nranks, allgather, timeout_ms=0)\n--\n\nOver UCX. The all-gather, as that of "
-     "Comm.callback, brings the ranks together while\nthis call lasts."},
+     "Comm.callback, brings the ranks together while\nthis call lasts. Without the three: by "
+     "TAMIS_RENDEZVOUS."},
     {"mpi", (PyCFunction)(void (*)(void))tam_py_loader_mpi,
      METH_VARARGS | METH_KEYWORDS | METH_STATIC,
      "mpi(module, timeout_ms=0)\n--\n\nOver MPI_COMM_WORLD. `module` is the path of the shared "

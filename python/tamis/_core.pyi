@@ -6,7 +6,7 @@ exceptions, as in tamis.h: `Comm.abort` from any thread, `Reducer.ready` from on
 another is inside `Reducer.wait`. Any other concurrent call raises `Error` and does no harm.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, TypeVar, Union, overload
 
 # An object with __dlpack__ and __dlpack_device__: a torch tensor, an array of numpy >= 1.22, ...
 Tensor = Any
@@ -39,6 +39,7 @@ class Comm:
         torch.frombuffer go undetected, but must be gone too.) If it raises, the call that needed it
         raises Error with that exception as __cause__: TAMIS_E_TIMEOUT for a TimeoutError, else
         TAMIS_E_TRANSPORT."""
+    @overload
     @staticmethod
     def ucx(
         rank: int,
@@ -48,6 +49,10 @@ class Comm:
     ) -> "Comm":
         """Over UCX (tamis/ucx.h). `allgather`, as that of `callback`, brings the ranks together
         while this call lasts."""
+    @overload
+    @staticmethod
+    def ucx(*, timeout_ms: int = 0) -> "Comm":
+        """The ranks find each other at TAMIS_RENDEZVOUS, with RANK and WORLD_SIZE."""
     @staticmethod
     def mpi(module: str, timeout_ms: int = 0) -> "Comm":
         """Over MPI_COMM_WORLD. `module` is the path of the shared object that links MPI, loaded at

@@ -105,14 +105,20 @@ def _carrier() -> Choice:
         return Choice("torch", "torch.distributed is initialised")
     if launcher.env_init() and launcher.torch_distributed():
         return Choice("torch", "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set")
+    if _rendezvous() and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return Choice("ucx", "RANK, WORLD_SIZE and TAMIS_RENDEZVOUS are set")
     return Choice("local", "no launcher was found")
+
+
+def _rendezvous() -> str:
+    return os.environ.get("TAMIS_RENDEZVOUS", "")
 
 
 def comm(transport: str = "auto", timeout_s: Optional[float] = None, device: str = "cpu") -> Comm:
     """The communicator of all processes of this job.
 
-    transport  "mpi"; "ucx": UCX, the ranks find each other over torch.distributed; "torch":
-               all-gathers of torch.distributed, whose bytes grow with the number of ranks; "nccl":
+    transport  "mpi"; "ucx": UCX, the ranks find each other over torch.distributed, or without it
+               at TAMIS_RENDEZVOUS=host:port, with RANK and WORLD_SIZE; "torch": all-gathers of torch.distributed, whose bytes grow with the number of ranks; "nccl":
                CUDA, the ranks find each other over MPI or torch; "local": this process alone.
                "auto": TAMIS_TRANSPORT if it is set, else mpi under mpirun or srun --mpi=..., or if
                MPI is initialised, else ucx if torch.distributed is, or with RANK, WORLD_SIZE,
@@ -218,11 +224,18 @@ def _open_torch(timeout_s: Optional[float]) -> Comm:
 
 
 def _open_ucx(timeout_s: Optional[float], may_fall_back: bool) -> Comm:
+    torch = launcher.torch_initialised() or launcher.env_init()
+    if _rendezvous() and not (torch and launcher.torch_distributed()):
+        from . import _vendor
+
+        _vendor.load_ucx()
+        return Comm.ucx(timeout_ms=_milliseconds(timeout_s))
     if launcher.torch_distributed() is None:
         raise launcher.error(
             "Over transport ucx the ranks find each other by torch.distributed, which cannot be"
-            " imported.",
-            "Install torch, or start the processes with mpirun and pass transport='mpi'.",
+            " imported, or at TAMIS_RENDEZVOUS=host:port, which is not set.",
+            "Set it, with RANK and WORLD_SIZE, or start the processes with mpirun and pass"
+            " transport='mpi'.",
             "TAMIS_E_UNSUPPORTED",
         )
     from . import group

@@ -88,3 +88,26 @@ def test_ucx_of_the_package_index_is_loaded_and_takes_no_signals(tmp_path):
         (library / path.name).symlink_to(path)
     out = subprocess.run([sys.executable, "-c", LOADS, tmp_path], capture_output=True, text=True)
     assert out.stdout.split() == ["True", "True"], out
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # it cannot be imported
+import numpy as np, tamis
+comm = tamis.comm(timeout_s=60)
+assert (comm.transport, comm.nranks) == ("ucx", 3), comm
+grad = np.full(64, 1 + comm.rank, np.float32)
+reducer = tamis.Reducer(comm, tamis.Layout([("w", 64)]), scheme="dense", density=1.0)
+reducer.start(grad)
+reducer.wait()
+assert (grad == 2).all() and comm.allgather(bytes([comm.rank])) == [b"\\0", b"\\1", b"\\2"]
+assert comm.broadcast(b"root" if comm.rank == 1 else b"", 1) == b"root"
+print("well")
+"""
+
+
+def test_ranks_without_torch_find_each_other_at_an_address():
+    env = {"TAMIS_RENDEZVOUS": f"127.0.0.1:{ranks.launch().free_port()}"}
+    command = [sys.executable, "-c", WITHOUT_TORCH]
+    started = ranks.start(command, 3, "env", 100, env)
+    assert [status for status, _ in ranks.finish(started, 100)] == [0, 0, 0]
