@@ -61,10 +61,26 @@ static tamis_status check_order(const unsigned char *records, uint32_t nranks) {
     return TAMIS_OK;
 }
 
+/* Newcomers are known by their records alone: a shrunk communicator does not count them. */
+static tamis_status check_count(const unsigned char *records, uint32_t nold) {
+    uint64_t most = 0;
+    for (uint32_t r = 0; r < nold; r++) {
+        uint64_t nranks = migrate_record(records, r)->nranks;
+        most = nranks > most ? nranks : most;
+    }
+    if (nold <= most)
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_ARGUMENT,
+                    "%s: a communicator of %u ranks is not what has become of %llu; make one with "
+                    "tamis_comm_shrink or tamis_comm_grow",
+                    call, nold, (unsigned long long)most);
+}
+
 static tamis_status migrate_judge(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_handshake_failure(records, nranks, "migrate its reducer"));
     uint32_t nold = migrate_count_old(records, nranks);
     TAM_TRY(check_newcomers(records, nranks, nold));
+    TAM_TRY(check_count(records, nold));
     TAM_TRY(check_order(records, nold));
     return tam_resync_judge(records, nold);
 }
@@ -141,12 +157,11 @@ static tamis_status migrate_check(const tamis_reducer *r, const tamis_comm *othe
         return tam_fail(TAMIS_E_ARGUMENT, "%s: migrated is NULL", call);
     if (report)
         TAM_TRY(tam_struct_copy("tamis_migration", &copy, sizeof copy, sizeof copy, report));
-    uint32_t nold = other->nranks - other->joined;
-    if (other == r->comm || (!tam_migrate_joins(r, other) && nold > r->comm->nranks))
+    if (other == r->comm)
         return tam_fail(TAMIS_E_ARGUMENT,
-                        "%s: a communicator of %u ranks is not what has become of %u; make one "
+                        "%s: the reducer's own communicator is not what has become of it; make one "
                         "with tamis_comm_shrink or tamis_comm_grow",
-                        call, nold, r->comm->nranks);
+                        call);
     return tam_refuse(r, call);
 }
 
@@ -187,14 +202,13 @@ static tamis_status carry_moment(const tamis_reducer *from, const float *moment,
     return tam_state_take_moments(to, first ? vector : NULL, first ? NULL : vector);
 }
 
-/* What waits has its part in the mean of the ranks that gave it, as a state has that is loaded by
- * another number of ranks. Newcomers have given nothing; ranks that are gone have. */
-static void weigh_residual(const tamis_reducer *r, float *vector, const sources *s) {
-    uint32_t nranks = r->comm->nranks;
-    if (!r->acc || r->config.op != TAMIS_OP_MEAN || s->nold == nranks)
+/* What waits keeps its part in the mean: of P ranks, a P-th of what a rank holds. */
+static void weigh_residual(const tamis_reducer *from, const tamis_reducer *to, float *vector) {
+    uint32_t before = from->comm->nranks, now = to->comm->nranks;
+    if (!from->acc || to->config.op != TAMIS_OP_MEAN || before == now)
         return;
-    float share = (float)nranks / (float)s->nold;
-    for (uint64_t i = 0; i < r->residual_length; i++)
+    float share = (float)now / (float)before;
+    for (uint64_t i = 0; i < to->residual_length; i++)
         vector[i] *= share;
 }
 
@@ -206,7 +220,7 @@ static tamis_status carry(const tamis_reducer *from, tamis_reducer *to, const lu
     TAM_TRY(tam_state_check_parts(to, l->control, NULL, call));
     if (from->acc)
         TAM_TRY(tam_state_copy(from, from->acc, l->vector));
-    weigh_residual(to, l->vector, s);
+    weigh_residual(from, to, l->vector);
     TAM_TRY(tam_state_take(to, l->control, from->acc ? l->vector : NULL));
     TAM_TRY(carry_moment(from, from->first, to, true, l->vector));
     return carry_moment(from, from->second, to, false, l->vector);

@@ -23,10 +23,11 @@ static uint32_t find_oldest(const tam_strangers *s) {
     return oldest;
 }
 
-static void accept_one(tam_strangers *s, int listener) {
+/* @return whether somebody came */
+static bool accept_one(tam_strangers *s, int listener) {
     int socket = tam_socket_accept(listener);
     if (socket < 0)
-        return;
+        return false;
     if (s->count == TAM_STRANGERS) {
         uint32_t oldest = find_oldest(s);
         close(s->sockets[oldest]);
@@ -35,6 +36,7 @@ static void accept_one(tam_strangers *s, int listener) {
     s->sockets[s->count] = socket;
     s->bytes[s->count] = 0;
     s->until_ns[s->count++] = tam_clock_ns() + STRANGER_MS * UINT64_C(1000000);
+    return true;
 }
 
 /* @return whether it is no stranger any more, or gone */
@@ -61,10 +63,15 @@ void tam_strangers_await(const tam_strangers *s, int listener, uint64_t until_ns
     poll(all, s->count + 1, most < 100 ? most : 100);
 }
 
-void tam_strangers_read(tam_strangers *s, int listener, tam_admit admit, void *arg) {
-    accept_one(s, listener);
+static void read_all(tam_strangers *s, tam_admit admit, void *arg) {
     for (uint32_t i = 0; i < s->count;)
         i += !strangers_read_one(s, i, admit, arg);
+}
+
+void tam_strangers_read(tam_strangers *s, int listener, tam_admit admit, void *arg) {
+    read_all(s, admit, arg);
+    for (int n = 0; n < TAM_STRANGERS && accept_one(s, listener); n++)
+        read_all(s, admit, arg);
 }
 
 void tam_strangers_close(tam_strangers *s) {

@@ -32,7 +32,7 @@ typedef void (*tam_admit)(void *arg, int socket, const tam_greeting *said);
 /** Wait until one comes or speaks, 100 ms at most. */
 void tam_strangers_await(const tam_strangers *s, int listener, uint64_t until_ns);
 
-/** Take a new one, and what the others say. */
+/** Take new ones, and what all say. */
 void tam_strangers_read(tam_strangers *s, int listener, tam_admit admit, void *arg);
 
 void tam_strangers_close(tam_strangers *s);

@@ -103,10 +103,26 @@ static tamis_status join_once(tam_star *star, const tam_offer *offer, uint64_t t
     return status;
 }
 
+static tamis_status join_try(const char *address, uint64_t timeout_ns, uint64_t deadline_ns,
+                             tamis_comm **made) {
+    tam_offer offer;
+    tam_star star;
+    TAM_TRY(tam_newcomer_come(address, deadline_ns, &offer, &star));
+    tamis_status status = join_once(&star, &offer, timeout_ns, made);
+    tam_star_close(&star);
+    return status;
+}
+
+/* After what others may have caused. */
+static bool may_try_again(tamis_status status) {
+    return status == TAMIS_E_TRANSPORT || status == TAMIS_E_PROTOCOL || status == TAMIS_E_ABORTED;
+}
+
 tamis_status tamis_comm_join_ucx(const char *address, const tamis_comm_config *config,
                                  tamis_comm **out) {
     TAM_FENV_HELD();
     enum { TRIES = 3 };
+    const tam_ucx_library *ucx;
     uint64_t timeout_ns;
     tamis_comm *made = NULL;
     if (!out)
@@ -117,14 +133,10 @@ tamis_status tamis_comm_join_ucx(const char *address, const tamis_comm_config *c
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_join_ucx: address is NULL, and "
                                           "TAMIS_RENDEZVOUS=host:port is not set");
     uint64_t deadline_ns = tam_clock_ns() + timeout_ns;
-    tamis_status status = TAMIS_E_TIMEOUT;
-    for (int i = 0; !made && i < TRIES && (i == 0 || tam_clock_ns() < deadline_ns); i++) {
-        tam_offer offer;
-        tam_star star;
-        TAM_TRY(tam_newcomer_come(address, deadline_ns, &offer, &star));
-        status = join_once(&star, &offer, timeout_ns, &made);
-        tam_star_close(&star);
-    }
+    TAM_TRY(tam_ucx_load(&ucx));
+    tamis_status status = join_try(address, timeout_ns, deadline_ns, &made);
+    for (int i = 1; i < TRIES && may_try_again(status) && tam_clock_ns() < deadline_ns; i++)
+        status = join_try(address, timeout_ns, deadline_ns, &made);
     if (made)
         made->came = true;
     *out = made;

@@ -59,13 +59,17 @@ typedef struct growth {
 
 /* -- all, at the end -------------------------------------------------------------------------- */
 
+/* Newcomers first: they are the likelier cause. */
 static tamis_status judge_outcomes(const outcome *all, uint32_t nranks) {
-    for (uint32_t r = 0; r < nranks; r++) {
+    for (uint32_t r = nranks; r-- > 0;) {
         const outcome *one = &all[r];
-        if (one->magic != OUTCOME_MAGIC || one->cause[sizeof one->cause - 1] != '\0')
-            return tam_fail(TAMIS_E_TRANSPORT, "rank %u to be has gone", r);
+        bool whole = one->magic == OUTCOME_MAGIC && one->cause[sizeof one->cause - 1] == '\0' &&
+                     one->status <= TAMIS_E_DEVICE;
+        if (!whole)
+            return tam_fail(TAMIS_E_TRANSPORT, "who was to be rank %u has gone, or did not answer",
+                            r);
         if (one->status != TAMIS_OK)
-            return tam_fail(TAMIS_E_TRANSPORT, "rank %u to be: %s", r, one->cause);
+            return tam_fail((tamis_status)one->status, "%s", one->cause);
     }
     return TAMIS_OK;
 }
@@ -93,8 +97,10 @@ static tamis_status show_outcome(const tamis_callbacks *rendezvous, tamis_status
                     .timeout_ns = old ? old->timeout_ns : 0};
     if (own != TAMIS_OK)
         snprintf(mine.cause, sizeof mine.cause, "%.200s", tamis_last_error());
-    TAM_TRY(rendezvous->allgather(rendezvous->context, &mine, all, sizeof mine));
-    return judge_outcomes(all, rendezvous->nranks);
+    tamis_status status = rendezvous->allgather(rendezvous->context, &mine, all, sizeof mine);
+    if (own != TAMIS_OK)
+        return tam_pass(own, mine.cause);
+    return status != TAMIS_OK ? status : judge_outcomes(all, rendezvous->nranks);
 }
 
 tamis_status tam_ucx_grow_together(const tam_transport *row, const tamis_callbacks *rendezvous,

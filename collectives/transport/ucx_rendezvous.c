@@ -35,6 +35,9 @@ static tamis_status rendezvous_gather(const tamis_callbacks *rendezvous, const v
 static tamis_status judge_cards(const card *cards, const tamis_callbacks *rendezvous) {
     for (uint32_t r = 0; r < rendezvous->nranks; r++) {
         const card *c = &cards[r];
+        if (c->magic == 0)
+            return tam_fail(TAMIS_E_TRANSPORT, "who was to be rank %u has gone, or did not answer",
+                            r);
         if (c->magic != CARD_MAGIC || c->bytes > ADDRESS_MOST || c->status > TAMIS_E_DEVICE ||
             c->rank != r || c->member >= TAM_UCX_MEMBERS || c->cause[sizeof c->cause - 1])
             return tam_fail(TAMIS_E_PROTOCOL, "what rank %u shows of itself is not of this version",

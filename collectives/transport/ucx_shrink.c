@@ -53,6 +53,7 @@ typedef struct attempt {
     join **joined;      /* [members of control] the last of each; NULL: none */
     uint32_t top;       /* the last member that all know */
     decision *decision; /* NULL: not yet */
+    bool refused;       /* by the rank that it joined */
 } attempt;
 
 static size_t join_bytes(const join *j) {
@@ -107,6 +108,13 @@ static tamis_status ucx_shrink_late(const attempt *a, const char *what) {
                     "rank %u: %s: %s by the deadline; call again, or end the "
                     "processes that have stopped",
                     a->self->rank, call, what);
+}
+
+static tamis_status ucx_shrink_left_behind(const attempt *a) {
+    return tam_fail(TAMIS_E_TIMEOUT,
+                    "rank %u: %s: the others went on without this rank, which came too late; it "
+                    "must end",
+                    a->self->rank, call);
 }
 
 /* -- the one that decides --------------------------------------------------------------------- */
@@ -276,6 +284,8 @@ static void take_decisions(attempt *a, uint32_t joined) {
         bool whole = is_decision(a, d, length), named = whole && names_this_rank(a, d);
         if (whole && !named)
             control->left_behind = true;
+        if (whole && !named && member == joined && d->nonce == a->own->nonce)
+            a->refused = true;
         if (named && member == joined && d->nonce == a->own->nonce &&
             d->nmembers <= a->self->nranks)
             a->decision = d;
@@ -295,6 +305,8 @@ static tamis_status join_first(attempt *a, uint32_t first) {
         take_decisions(a, member);
         living = lives(a, first);
         unlock_both(a);
+        if (a->refused && !a->left->ranks)
+            return ucx_shrink_left_behind(a);
         if (!a->decision && tam_clock_ns() > a->left->deadline_ns)
             return ucx_shrink_late(a, "no rank said who goes on");
         tam_back_off(tries);
@@ -321,10 +333,7 @@ static tamis_status find_left(attempt *a) {
         unlock_both(a);
         uint32_t first = find_first(a);
         if (first == a->self->rank && left_behind)
-            return tam_fail(TAMIS_E_TIMEOUT,
-                            "rank %u: %s: the others went on without this rank, which came too "
-                            "late; it must end",
-                            a->self->rank, call);
+            return ucx_shrink_left_behind(a);
         TAM_TRY(first == a->self->rank ? ucx_shrink_collect(a) : join_first(a, first));
     }
     control->left_behind = false;

@@ -83,17 +83,18 @@ TAMIS_CHECKED tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrin
  * ranks, in their order, and of these behind them.
  *
  * A rank listens from the first call on, as long as communicators that are made of this one live:
- * one whose host has the address, another one of that host if it dies. Then migrate the reducers
+ * one whose host has the address; when none does any more, all try again. Then migrate the reducers
  * (tamis_reducer_migrate), broadcast what the newcomers need (tamis_comm_broadcast), destroy the
  * old reducers, and destroy the old communicator, which stays usable until then. Newcomers that die
- * or stop on the way cost the time of the attempt, at most 30 s and a quarter of the deadline; they
- * are logged, and the job goes on without.
+ * or stop on the way cost the time of the attempt, at most a quarter of the deadline, nor more than
+ * 30 s; they are logged, and the job goes on without.
  *
  *     ucx      at most 32 at once
  *     others   UNSUPPORTED
  *
- * @param  address  [in]   "host:port" where newcomers come, the same on all ranks; a host's name,
- *                         or 0.0.0.0 for every host of the job. NULL: TAMIS_RENDEZVOUS
+ * @param  address  [in]   "host:port" where newcomers come, the same text on all ranks, those that
+ *                         have joined among them; a host's name, or 0.0.0.0 for every host of the
+ *                         job. NULL: TAMIS_RENDEZVOUS
  * @param  larger   [out]  NULL: nobody waits, or could be taken in
  *
  * Collective: yes, between steps
@@ -129,11 +130,12 @@ typedef struct tamis_migration {
 
 /**
  * Go on with fewer ranks, or with more: make a reducer on the other communicator that continues
- * this one.
+ * this one. Not with ranks_per_node.
  *
  * It has the same options, buckets, residual, moments, step number, density and, where the groups
  * are the same, thresholds; what is divided among ranks is divided anew. Exchange auto chooses
- * anew. The mean is then that of the ranks that are left. Ranks whose last exchange failed while
+ * anew. The mean is then that of the other ranks: with op MEAN residuals are multiplied by new /
+ * old ranks, so that what waits keeps its part. Ranks whose last exchange failed while
  * others applied the step agree on the earlier step, as by tamis_reducer_resync and with its
  * limits: where that is needed, `reducer` itself goes back. Otherwise it stays as it is, and must
  * be destroyed by the caller, before its communicator; after an error it can be migrated again.

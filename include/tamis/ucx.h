@@ -76,8 +76,9 @@ TAMIS_CHECKED tamis_status tamis_comm_create_ucx(const tamis_callbacks *rendezvo
  * @param  config   [in]  its timeout is that of this call. NULL: the usual one
  *
  * Cost:       as of tamis_comm_create_ucx. May be called before the job has begun
- * Errors:     ARGUMENT, UNSUPPORTED, NOMEM; TIMEOUT: no job took this process in; TRANSPORT,
- *             PROTOCOL: three attempts failed. No communicator is made
+ * Errors:     ARGUMENT, UNSUPPORTED, NOMEM, MISMATCH (TAMIS_PLAN); TIMEOUT: no job took this
+ *             process in; TRANSPORT, PROTOCOL, ABORTED: three attempts failed. No communicator is
+ *             made
  */
 TAMIS_CHECKED tamis_status tamis_comm_join_ucx(const char *address, const tamis_comm_config *config,
                                                tamis_comm **out);

@@ -224,7 +224,7 @@ def test_a_reducer_migrates_once_between_steps_to_a_smaller_comm():
 def test_a_reducer_cannot_migrate_to_its_own_comm():
     comm = Comm.local(1)[0]
     reducer = Reducer(comm, Layout(SEGMENTS))
-    assert "is not what has become of" in str(refused(reducer.migrate, comm))
+    assert "own communicator is not what has become of" in str(refused(reducer.migrate, comm))
 
 
 def test_local_steps_above_a_reducer_are_named():
