@@ -39,6 +39,9 @@ class PlainPart:
     def shared_of(self, target: Any) -> Any:
         return target
 
+    def may_change_ranks(self) -> None:
+        """Before a run in which ranks may be lost, or may join."""
+
     def quiesce(self) -> None:
         """After a failure: end the step under way, if there is one."""
         try:
@@ -149,6 +152,9 @@ class TorchPart:
         own = any(target is optimizer for optimizer in self.state.local_optimizers())
         return Groups(target) if own else target
 
+    def may_change_ranks(self) -> None:
+        self.state.may_change_ranks()
+
     def quiesce(self) -> None:
         self.state.quiesce()
 
@@ -192,6 +198,9 @@ class LocalPart:
     def shared_of(self, target: Any) -> Any:
         own = target is self.object or target is self.object.optimizer
         return Groups(self.object.optimizer) if own else target
+
+    def may_change_ranks(self) -> None:
+        """A LocalSGD is of a bare model."""
 
     def quiesce(self) -> None:
         try:

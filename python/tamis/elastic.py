@@ -52,8 +52,8 @@ class ElasticState:
               rank that joins a run keeps what it began with
     reducers  tamis.Reducer, and of tamis.torch SparseState, DistributedOptimizer (the optimizer
               inside is a row of `shared`) and LocalSGD, whose commits are made after a round, with
-              the bare optimizer nowhere else; in the same order on all ranks. Not with
-              DistributedDataParallel, except to be started again
+              the bare optimizer nowhere else; in the same order on all ranks. The state that
+              attach makes of a DistributedDataParallel, too: see there
     step      the number of finished steps; the caller counts it
 
     `train` reads comm, step and reducers[i] anew whenever it is called: after a recovery they are
@@ -317,6 +317,8 @@ def run_elastic(
     _limits.check(limits, save_every, state.comm, state.parts)
     _grow.check(grow, join, state.comm)
     state.grows = grow
+    for part in state.parts if max_recoveries or grow else ():
+        part.may_change_ranks()
     try:
         if not join:
             state.begin(folder, save_every)

@@ -17,6 +17,7 @@ from ._parameters import flat
 from ._sharded import attach_sharded, is_sharded
 from ._stepper import GradientStepper
 from ._state import SparseState
+from ._wrapped import Wrapped
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -115,6 +116,12 @@ def attach(
     a parameter in a step, DDP leaves its gradient unchanged, so what the residual gave for it in
     that step is not applied.
 
+    In tamis.run_elastic, where ranks may be lost or join, `ddp` gets a process group of this rank
+    alone, because its own would break with a rank. What it would send there is refused:
+    broadcast_buffers with buffers, find_unused_parameters, static_graph, SyncBatchNorm, Join.
+    ddp.process_group is then no group of torch.distributed's, and `ddp` cannot be copied or
+    pickled; ddp.module can. Where ranks have changed, gradients are None when `train` begins anew.
+
     Collective: yes, over the process group of `ddp`
     Errors:     as SparseState; TypeError if `ddp` is not a DDP, or for an optimizer that cannot be
                 exchanged
@@ -136,12 +143,17 @@ def attach(
         if not any(stepper.optimizer is one for stepper in state.steppers):
             state.steppers.append(GradientStepper(one, GRADIENT, state))
     try:
-        ddp.register_comm_hook(_Attached(state), sparse_hook)
+        _register(ddp, state)
     except BaseException:  # torch 1.13 does not say beforehand that it has one
         state._unused.detach()
         state.close()
         raise
+    state.wrapped = Wrapped(ddp, _register)
     return state
+
+
+def _register(ddp: DistributedDataParallel, state: SparseState) -> None:
+    ddp.register_comm_hook(_Attached(state), sparse_hook)
 
 
 def _refuse_second_hook(ddp: DistributedDataParallel) -> None:

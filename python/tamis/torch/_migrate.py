@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Union
 
 from .. import _core
 from ._streams import on
+from ._wrapped import wrapped_of
 
 if TYPE_CHECKING:
     from ._state import SparseState
@@ -30,6 +31,9 @@ def migrate(
     for exchange in state.exchanges:
         exchange.steps -= min([group.uncount(made[group]) for group in exchange.groups])
     state._choose()
+    _forget_step(state)
+    if state.wrapped is not None:
+        state.wrapped.begin_anew(state)
     return {
         "step": state.steps,
         "gone": reports[0]["gone"],
@@ -40,14 +44,11 @@ def migrate(
 
 def _check(state: "SparseState", comms: List[_core.Comm]) -> None:
     here = f"rank {state.comm.rank}: SparseState.migrate"
-    if state.by_ddp:
-        raise RuntimeError(
-            f"{here}: DistributedDataParallel has a process group of its own, which cannot lose a"
-            " rank: use DistributedOptimizer, or begin again from a checkpoint (tamis.run_elastic"
-            " under torchrun)"
-        )
     if state._closed:
         raise RuntimeError(f"{here}: this state was closed")
+    wrapped = wrapped_of(state, f"{here}: ")
+    if wrapped is not None:
+        wrapped.check(f"{here}: ")
     if len(comms) != len(state.groups):
         raise ValueError(
             f"{here}: {len(state.groups)} reducers need a communicator each, but {len(comms)} came"
@@ -67,3 +68,17 @@ def _rename(state: "SparseState", comms: List[_core.Comm]) -> None:
         state.limits.begin(comms[0])
     for comm in old:
         comm.close()
+
+
+def _forget_step(state: "SparseState") -> None:
+    """What the step that failed has left: an error on its way to backward(), and gradients, to
+    which the next backward pass would add."""
+    state._telling = False
+    state._futures.clear()
+    for exchange in state.exchanges:
+        exchange.may_discard = False
+    for stepper in state.steppers:
+        stepper.forget_step()
+    for group in state.groups:
+        for parameter in group.parameters:
+            parameter.grad = None

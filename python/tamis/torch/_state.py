@@ -366,10 +366,10 @@ class SparseState(Steps):
 
         Means are then those of the ranks that are left. Model and optimizer must be those of that
         step, and a rank that has made one step more is ahead with them: tamis.run_elastic takes
-        care of that. With a DistributedOptimizer call its own migrate().
+        care of that. With a DistributedOptimizer call its own migrate(). Gradients become None.
 
-        Errors: as tamis.Reducer.migrate; RuntimeError with DistributedDataParallel, which has a
-                process group of its own
+        Errors: as tamis.Reducer.migrate; ValueError with a DistributedDataParallel that sends more
+                than gradients: see attach
         """
         return _migrate.migrate(self, smaller)
 

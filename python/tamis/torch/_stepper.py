@@ -142,6 +142,9 @@ class Stepper:
     def forget_places(self) -> None:
         """Plans that were made before are void."""
 
+    def forget_step(self) -> None:
+        """What was under way has failed, and is made again."""
+
     def here(self) -> str:
         return f"rank {self._state.comm.rank}: "
 
@@ -215,6 +218,9 @@ class GradientStepper(Stepper):
             hidden.restore()
 
     failed = after
+
+    def forget_step(self) -> None:
+        self.fresh = self._lost = False
 
 
 # ------------------------------------------------------------------------------ of any optimizer

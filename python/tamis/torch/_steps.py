@@ -15,6 +15,7 @@ from ._kinds import Kind
 from ._limits import Limits
 from ._local_stepper import LocalStepper
 from ._stepper import GradientStepper, Stepper
+from ._wrapped import Wrapped, wrapped_of
 
 
 class Steps:
@@ -46,6 +47,8 @@ class Steps:
     _told: bool  # what is exchanged, and how
     _closed: bool
     _unused: Any  # warns where no step was made
+    by_ddp: bool
+    wrapped: Optional[Wrapped] = None  # of attach
 
     def _make_exchanges(self, families: List[_plan.Family], kinds: List[Kind]) -> None:
         """One for gradients, and one for each optimizer whose steps are exchanged."""
@@ -93,6 +96,15 @@ class Steps:
 
     def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
         return [p for group in optimizer.param_groups for p in group["params"]]
+
+    def may_change_ranks(self) -> None:
+        """Before a run in which ranks may be lost, or may join: nothing else needs those of now.
+
+        Errors: ValueError, for a DistributedDataParallel that does
+        """
+        wrapped = wrapped_of(self, f"rank {self.comm.rank}: ")
+        if wrapped is not None:
+            wrapped.begin_anew(self)
 
     def not_given(self) -> List[torch.Tensor]:
         """One parameter of each dtype whose optimizer the state does not know."""
