@@ -62,7 +62,7 @@ static tamis_status check_order(const unsigned char *records, uint32_t nranks) {
 }
 
 /* Newcomers are known by their records alone: a shrunk communicator does not count them. */
-static tamis_status check_count(const unsigned char *records, uint32_t nold) {
+static tamis_status migrate_check_count(const unsigned char *records, uint32_t nold) {
     uint64_t most = 0;
     for (uint32_t r = 0; r < nold; r++) {
         uint64_t nranks = migrate_record(records, r)->nranks;
@@ -80,7 +80,7 @@ static tamis_status migrate_judge(const unsigned char *records, uint32_t nranks)
     TAM_TRY(tam_handshake_failure(records, nranks, "migrate its reducer"));
     uint32_t nold = migrate_count_old(records, nranks);
     TAM_TRY(check_newcomers(records, nranks, nold));
-    TAM_TRY(check_count(records, nold));
+    TAM_TRY(migrate_check_count(records, nold));
     TAM_TRY(check_order(records, nold));
     return tam_resync_judge(records, nold);
 }

@@ -63,15 +63,15 @@ void tam_strangers_await(const tam_strangers *s, int listener, uint64_t until_ns
     poll(all, s->count + 1, most < 100 ? most : 100);
 }
 
-static void read_all(tam_strangers *s, tam_admit admit, void *arg) {
+static void strangers_read_all(tam_strangers *s, tam_admit admit, void *arg) {
     for (uint32_t i = 0; i < s->count;)
         i += !strangers_read_one(s, i, admit, arg);
 }
 
 void tam_strangers_read(tam_strangers *s, int listener, tam_admit admit, void *arg) {
-    read_all(s, admit, arg);
+    strangers_read_all(s, admit, arg);
     for (int n = 0; n < TAM_STRANGERS && accept_one(s, listener); n++)
-        read_all(s, admit, arg);
+        strangers_read_all(s, admit, arg);
 }
 
 void tam_strangers_close(tam_strangers *s) {

@@ -47,10 +47,10 @@ extern "C" {
  * (crashes, SIGHUP) are taken out again unless the program had loaded it before, and what it says
  * in calls of this library is logged at level info. Its environment counts: UCX_TLS and
  * UCX_NET_DEVICES choose among networks (UCX_NET_DEVICES=eth0), UCX_LOG_LEVEL=info with
- * TAMIS_LOG=info shows what it found. Where it is not set, UCX_MM_ERROR_HANDLING is y, without
- * which ranks of one host would send by TCP. What is said in tamis_comm_shrink takes any network
- * that UCX finds, whatever UCX_TLS says. The networks of UCX know no passwords: use it where
- * others cannot reach its ports.
+ * TAMIS_LOG=info shows what it found. Where they are not set, UCX_MM_ERROR_HANDLING is y, without
+ * which ranks of one host would send by TCP, and UCX_RNDV_THRESH 64k. What is said in
+ * tamis_comm_shrink takes any network that UCX finds, whatever UCX_TLS says. The networks of UCX
+ * know no passwords: use it where others cannot reach its ports.
  *
  * @param  rendezvous  [in]  rank, nranks, allgather and its context; post, test and cancel are
  *                           NULL. Called a few times, from this thread. NULL: by the environment

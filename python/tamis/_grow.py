@@ -10,12 +10,13 @@ that are left recover, and whoever still lacks it gets it then.
 """
 
 import logging
+import os
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
 
 from . import _vendor
 from ._core import Comm, Error
 from ._elastic_parts import give
-from ._limits import gave_up, sentence
+from ._limits import gave_up, lost, sentence
 from ._pack import decode, encode
 
 if TYPE_CHECKING:
@@ -69,30 +70,66 @@ def join(state: "ElasticState", address: Optional[str]) -> None:
 
 
 def _go_on(state: "ElasticState", larger: Comm) -> None:
+    old = state.has_commit
     state.replace_comm(larger)
-    state.migrate_all()
-    hand_over(state)
     state.joins += larger.joined
-    state.begin_anew("Where ranks have joined, at")
+    state.fresh = larger.joined
+    try:
+        _compare(state)
+        state.migrate_all()
+        hand_over(state)
+        state.begin_anew("Where ranks have joined, at")
+    except Error as error:
+        if old and not lost(error):
+            _leave_newcomers(state, error)
+        raise
     log.info("rank %d of %d: %d have joined", larger.rank, larger.nranks, larger.joined)
+
+
+def _leave_newcomers(state: "ElasticState", error: Error) -> None:
+    """They do not fit, as all ranks have found: those from before go on. Raises `Error`, lost."""
+    state.only = list(range(state.comm.nranks - state.comm.joined))
+    log.warning("rank %d: newcomers are not taken in: %s", state.comm.rank, sentence(error))
+    state.comm.abort()
+    state.comm.allgather(b"")
+
+
+def _lacking(state: "ElasticState") -> List[bool]:
+    """Which ranks have no commit of the job yet. Collective."""
+    return [one == b"\0" for one in state.comm.allgather(bytes([state.has_commit]))]
+
+
+def _compare(state: "ElasticState") -> None:
+    """A newcomer with other rows or reducers leaves before anything has changed. Collective.
+
+    Errors: ValueError, there
+    """
+    lacking, own = _lacking(state), state.describe()
+    root = lacking.index(False)
+    job = decode(state.comm.broadcast(encode(own, "what is shared"), root))
+    for what in own if lacking[state.comm.rank] else ():
+        if own[what] != job[what]:
+            raise ValueError(f"this process cannot join: {what} is {own[what]} here, {job[what]} there")
 
 
 def hand_over(state: "ElasticState") -> None:
     """What is shared, from the first rank that has it to those that lack it. Collective."""
-    lacking = [one == b"\0" for one in state.comm.allgather(bytes([bool(state.has_commit)]))]
+    lacking = _lacking(state)
     if True not in lacking:
         return
     root = lacking.index(False)
     sent = encode(common_of(state), "what is shared") if state.comm.rank == root else b""
     common = decode(state.comm.broadcast(sent, root))
     if lacking[state.comm.rank]:
+        state.grows = common["address"]  # the text that the others compare
         state.adopt(common)
 
 
 def common_of(state: "ElasticState") -> Dict[str, Any]:
     number, step, shared = state.last_shared()
     parts: List[Any] = [part.common() for part in state.parts]
-    return {"number": number, "step": step, "shared": shared, "parts": parts}
+    address = address_of(state.grows) or os.environ.get("TAMIS_RENDEZVOUS", "")
+    return {"number": number, "step": step, "shared": shared, "parts": parts, "address": address}
 
 
 def put_shared(targets: Dict[str, Any], saved: Dict[str, bytes]) -> None:

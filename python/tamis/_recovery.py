@@ -53,13 +53,18 @@ def _shrink(state: "ElasticState", limits: Limits, cause: Error) -> None:
             ranks, callbacks = limits.regroup(old)
             smaller = old.shrink(ranks, callbacks)
         else:
-            smaller = old.shrink()
+            only, state.only = state.only, None
+            smaller = old.shrink(only)
     except Error as error:
+        if "went on without this rank" in str(error):
+            _give_up(state, "it was left behind", error)
         if lost(error):
             raise
         _give_up(state, f"the ranks that are left cannot go on: {error}", cause)
     left = [smaller.rank_before(rank) for rank in range(smaller.nranks)]
     state.gone.append([rank for rank in range(old.nranks) if rank not in left])
+    if min(state.gone[-1], default=0) >= old.nranks - state.fresh:
+        state.recoveries -= 1  # newcomers alone, before they have made a step: no loss of the job
     state._old.append(old)
     state.comm = smaller
     launch.remember(smaller)

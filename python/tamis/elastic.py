@@ -87,6 +87,8 @@ class ElasticState:
         self._save_every = 1
         self._back_at: Optional[int] = None  # all are at this commit in a recovery under way
         self.grows: Union[bool, str] = False
+        self.fresh = 0  # of the ranks, the last, that have joined since the last commit
+        self.only: Optional[List[int]] = None  # those that go on where newcomers do not fit
 
     @property
     def reducers(self) -> List[Any]:
@@ -105,6 +107,7 @@ class ElasticState:
         """
         number = self._commits[-1].number + 1 if self._commits else 0
         self._commits = [*self._commits[-1:], self._copy(number)]
+        self.fresh = 0
         if self._sets is not None and number % self._save_every == 0:
             self._sets.save(self.comm, self.step, encode(self._commits[-1]._asdict(), "the state"))
         if self.grows and _grow.take_in(self, _grow.address_of(self.grows)):
@@ -245,6 +248,19 @@ class ElasticState:
         launch.remember(other)
         self._back_at = self._commits[-1].number if self._commits else None
 
+    def describe(self) -> Dict[str, Any]:
+        """What must be the same on a rank that joins."""
+        rows = {
+            name: [str(one.dtype), list(one.shape)] if hasattr(one, "dtype") else type(one).__name__
+            for name, one in self._shared.items()
+        }
+        return {
+            "shared": rows,
+            "reducers": [type(part.object).__name__ for part in self.parts],
+            "whether there is a folder": self._sets is not None,
+            "save_every": self._save_every,
+        }
+
     def last_shared(self) -> Tuple[int, int, Dict[str, bytes]]:
         last = self._commits[-1]
         return last.number, last.step, last.shared
@@ -342,3 +358,5 @@ def run_elastic(
     except BaseException as error:
         _limits.leave(state.comm, state.step, error)
         raise
+    finally:
+        state.grows = False

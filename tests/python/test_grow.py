@@ -42,6 +42,7 @@ def train(state):
     return run.w.copy()
 w = tamis.run_elastic(train, run.state, grow=address, join=joins)
 np.savez(f"{folder}/{name}.npz", w=w, nranks=run.state.comm.nranks, joins=run.state.joins,
+         recoveries=run.state.recoveries,
          rank=run.state.comm.rank, own=run.own[0], step=run.state.step,
          residual=elastic_support.residual(run.state.reducers[0]))
 print("well", flush=True)
@@ -212,3 +213,44 @@ def test_local_steps_take_newcomers_in_and_leave_the_dead_behind(dies, nnew, tmp
     assert len({(int(one["step"]), int(one["rounds"])) for one in found}) == 1
     assert int(found[0]["rounds"]) * 4 == int(found[0]["step"])
     assert float(found[0]["loss"]) < 0.35, float(found[0]["loss"])
+
+
+ODD = RUN.replace(
+    "began = {}",
+    """began, odd = {}, sys.argv[5] if name == "new0" else ""
+if odd == "scheme":
+    run = elastic_support.Run(run.state.comm, scheme="topk")
+rows = {"w": run.w, "momentum": run.momentum}
+if odd == "names":
+    rows = {"v": run.w, "momentum": run.momentum}
+if odd == "dtype":
+    rows["momentum"] = run.momentum.astype(np.float64)
+if odd in ("names", "dtype"):
+    run.state = tamis.ElasticState(run.state.comm, rows, reducers=[run.reducer])
+def grown(state):
+    if odd == "raises":
+        raise RuntimeError("odd")
+    return train(state)
+""",
+).replace("tamis.run_elastic(train,", "tamis.run_elastic(grown,")
+
+
+@pytest.mark.parametrize("odd", ["scheme", "names", "dtype", "raises"])
+def test_a_newcomer_that_does_not_fit_costs_the_job_nothing(odd, tmp_path):
+    """It ends, and another one joins. The address is the same by another name."""
+    port, env = ranks.launch().free_port(), {"PYTHONPATH": f"{ranks.HERE.parent}:{':'.join(sys.path)}"}
+
+    def start(name, host, nranks):
+        command = [sys.executable, "-c", ODD, str(tmp_path), name, f"{host}:{port}", "3", odd]
+        return ranks.start(command, nranks, "env", 200, env)
+
+    job = start("job", "127.0.0.1", 2)
+    [(status, text)] = ranks.finish(start("new0", "127.0.0.1", 1), 100)
+    words = {"scheme": "scheme differs", "names": "cannot join", "dtype": "cannot join", "raises": "odd"}
+    assert status == 1 and words[odd] in text, text
+    ended = ranks.finish([*job, *start("new1", "localhost", 1)], 200)
+    assert [status for status, _ in ended] == [0, 0, 0], ended
+    found = [np.load(tmp_path / f"{name}.npz") for name in ("job0", "job1", "new1")]
+    assert all(np.array_equal(one["w"], found[0]["w"]) for one in found)
+    assert [int(one["recoveries"]) for one in found] == [0, 0, 0]
+    assert [int(one["nranks"]) for one in found] == [3, 3, 3]

@@ -181,6 +181,36 @@ static int nothing_is_lost(const tamis_callbacks *net, void *arg) {
     return 0;
 }
 
+/* A rank alone has then what it had: no part of it twice. */
+static int a_newcomer_dies(const tamis_callbacks *net, void *arg) {
+    static job j;
+    static float left[N], given[N], grad[N];
+    const scene *s = arg;
+    tamis_comm *other = NULL;
+    tamis_reducer *migrated = NULL;
+    j.id = net->rank;
+    if (j.id < njob)
+        DEMAND(open_job(&j, s, test_long_ms()) == 0, "the job");
+    DEMAND((j.id < njob ? await_newcomer(&j, &other, 6000) : come(&j, s, &other)) == 0, "join");
+    DEMAND(other && move(&j, other) == 0, "the larger job");
+    if (j.id == njob)
+        raise(SIGKILL);
+    while (tamis_comm_check_equal(j.comm, "", 0) == TAMIS_OK)
+        sleep_ms(1);
+    DEMAND_OK(tamis_comm_shrink(j.comm, NULL, &other));
+    DEMAND_OK(tamis_reducer_migrate(j.r, other, NULL, &migrated));
+    DEMAND_OK(tamis_reducer_save_residual(migrated, left));
+    for (uint32_t i = 0; i < BEFORE; i++) {
+        data_fill(DATA_HEAVY, j.id, i, N, grad);
+        for (size_t e = 0; e < N; e++)
+            given[e] += grad[e];
+    }
+    for (size_t e = 0; e < N; e++)
+        DEMAND(j.applied[e] + left[e] == given[e], "element %zu: %g given, %g found", e,
+               (double)given[e], (double)(j.applied[e] + left[e]));
+    return 0;
+}
+
 /* -- moments ---------------------------------------------------------------------------------- */
 
 static int check_mean(const job *j, const float *own, const char *what) {
@@ -346,6 +376,8 @@ int main(void) {
         scene s = {.scheme = schemes[i], .op = TAMIS_OP_MEAN};
         expect(schemes[i], njob + 1, nothing_is_lost, &s, 0);
     }
+    scene mean = {.scheme = "tamis", .op = TAMIS_OP_MEAN};
+    expect("a newcomer dies", njob + 1, a_newcomer_dies, &mean, 128 + 9);
     njob = 2;
     scene adam = {.update = &update}, other = {.scheme = "tamis", .density = 0.05};
     expect("moments", njob + 1, moments_are_the_mean, &adam, 0);
