@@ -77,7 +77,10 @@ static void restore(test_rank *self, tamis_reducer *from, tamis_reducer *to) {
     RANK_OK(self, tamis_reducer_load_memory(to, control, bytes, NULL));
     free(control);
     if (strcmp(o->scheme, "dense") != 0) {
+        float share = (float)(self->nranks - 1) / (float)self->nranks;
         RANK_OK(self, tamis_reducer_save_residual(from, residual));
+        for (size_t i = 0; i < N; i++)
+            residual[i] *= share;
         RANK_OK(self, tamis_reducer_load_memory(to, NULL, 0, residual));
     }
     if (o->update) {

@@ -87,8 +87,11 @@ class Model:
         given = gradients(self.rank, step, self.dtype)
         for i in reversed(range(len(given))):
             chosen = streams[i % len(streams)] or current_stream(self.rank)
+            p = self.parameters[i]
             with stand_in.stream(chosen):
-                put(self.parameters[i].grad, given[i] * factor)
+                if p.grad is None:  # where ranks have changed
+                    p.grad = empty(p.shape, self.dtype, self.rank)
+                put(p.grad, given[i] * factor)
                 if self.opt._targets:
                     self.opt._arrived(i)
             if not self.opt._targets:  # at the end of backward() torch has streams wait

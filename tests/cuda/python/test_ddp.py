@@ -146,13 +146,3 @@ def test_a_group_of_some_ranks_connects_in_itself(monkeypatch):
     found = on(body, True)
     assert gone.count("local") == RANKS  # each rank has left the local communicator
     assert torch.equal(found[0][:-1], found[1][:-1])
-
-
-def test_ddp_cannot_migrate_to_fewer_ranks():
-    def body(one):
-        one.backward(0)
-        with pytest.raises(RuntimeError, match="has a process group of its own"):
-            one.state.migrate(one.state.comm)
-        one.end()
-
-    on(body, True)
