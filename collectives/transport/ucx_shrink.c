@@ -331,9 +331,9 @@ static tamis_status find_left(attempt *a) {
         take_decisions(a, control->self);
         bool left_behind = control->left_behind && !a->left->ranks;
         unlock_both(a);
-        uint32_t first = find_first(a);
-        if (first == a->self->rank && left_behind)
+        if (left_behind)
             return ucx_shrink_left_behind(a);
+        uint32_t first = find_first(a);
         TAM_TRY(first == a->self->rank ? ucx_shrink_collect(a) : join_first(a, first));
     }
     control->left_behind = false;
