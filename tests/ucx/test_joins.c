@@ -315,8 +315,8 @@ static bool soak(uint64_t seed, unsigned events, unsigned seconds) {
 }
 
 int main(int argc, char **argv) {
-    unsigned events = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 12, sound = 0;
-    uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, runs = argc > 2 ? 1 : 5;
+    unsigned events = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 8, sound = 0;
+    uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, runs = argc > 2 ? 1 : 4;
     all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED)
         return 1;
