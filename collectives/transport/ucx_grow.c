@@ -112,7 +112,7 @@ tamis_status tam_ucx_grow_together(const tam_transport *row, const tamis_callbac
         own = tam_fail(TAMIS_E_NOMEM, "%s: no memory", call);
     tamis_status status =
         tam_ucx_create_over(row, rendezvous, control, own, how->deadline_ns, how->config, &made);
-    if (all)
+    if (all || how->comm) /* a newcomer is missed */
         status = show_outcome(rendezvous, status, how->comm, status == TAMIS_OK ? made : NULL, all);
     if (status == TAMIS_OK)
         adopt_counts(made, all, njoined);
@@ -154,7 +154,7 @@ static tamis_status gather_for_newcomers(void *context, const void *send, void *
         if (g->newcomers)
             tam_newcomers_take(g->newcomers, own + bytes, bytes, g->until_ns);
     }
-    tamis_status status = tamis_comm_allgather(comm, blocks ? own : NULL, stride, blocks);
+    tamis_status status = tamis_comm_allgather(comm, blocks && recv ? own : NULL, stride, blocks);
     if (status == TAMIS_OK) {
         sort_blocks(g, blocks, bytes, recv);
         uint32_t all = comm->nranks + g->first[comm->nranks];

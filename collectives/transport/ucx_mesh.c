@@ -241,6 +241,8 @@ static void watch_member(tam_ucx_mesh *mesh, uint32_t member, const void *addres
     tam_identity other;
     bool ended;
     memcpy(&other, address, sizeof other);
+    if (mesh->watches[member] >= 0)
+        return;
     mesh->watches[member] = tam_watch_open(&mesh->identity, &other, &ended);
     mesh->nlocal += other.host == mesh->identity.host;
     mesh->crowded = (long)mesh->nlocal + 1 > sysconf(_SC_NPROCESSORS_ONLN);
@@ -268,6 +270,14 @@ tamis_status tam_ucx_mesh_reach(tam_ucx_mesh *mesh, uint32_t member, const void 
 }
 
 void tam_ucx_mesh_watch(tam_ucx_mesh *mesh, uint32_t member) {
+    tam_ucx_member *m = mesh->members[member];
+    if (m->address)
+        watch_member(mesh, member, m->address);
+    if (m->gone == UCS_OK && mesh->watches[member] < 0)
+        tam_ucx_mesh_connect(mesh, member);
+}
+
+void tam_ucx_mesh_connect(tam_ucx_mesh *mesh, uint32_t member) {
     tam_ucx_member *m = mesh->members[member];
     if (!m->address)
         return;

@@ -132,8 +132,12 @@ void tam_ucx_mesh_progress(tam_ucx_mesh *mesh);
 tam_ucx_operation *tam_ucx_operation_take(tam_ucx_mesh *mesh);
 void tam_ucx_operation_give(tam_ucx_operation *operation);
 
-/** Make the endpoint of a member whose address is known, and notice its end from then on. */
+/** Notice the end of a member whose address is known from now on. Connects to another host alone:
+ * UCX 1.13 may end a process where two connect to each other at once. */
 void tam_ucx_mesh_watch(tam_ucx_mesh *mesh, uint32_t member);
+
+/** Make the endpoint of a member whose address is known. */
+void tam_ucx_mesh_connect(tam_ucx_mesh *mesh, uint32_t member);
 
 /** What a member has said. */
 tam_ucx_parting tam_ucx_member_parting(tam_ucx_mesh *mesh, uint32_t member);

@@ -26,7 +26,7 @@ static void loose_sent(void *request, ucs_status_t status, void *arg) {
 
 static ucp_ep_h endpoint_of(tam_ucx_mesh *mesh, uint32_t member) {
     tam_ucx_member *m = mesh->members[member];
-    tam_ucx_mesh_watch(mesh, member);
+    tam_ucx_mesh_connect(mesh, member);
     return m->gone == UCS_OK ? m->endpoint : NULL;
 }
 
