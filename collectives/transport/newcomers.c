@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/newcomers.h"
 
+#include "collectives/transport/rendezvous.h"
 #include "collectives/transport/sockets.h"
 #include "collectives/transport/strangers.h"
 
@@ -15,6 +16,7 @@
 #define AT_ONCE_NS UINT64_C(1000000000)
 
 struct tam_newcomers {
+    char *place;
     int listener;
     tam_strangers strangers;
     uint32_t count;  /* that wait */
@@ -25,14 +27,18 @@ struct tam_newcomers {
 
 /* -- ranks of the job ------------------------------------------------------------------------- */
 
-tamis_status tam_newcomers_open(const char *address, tam_newcomers **out) {
+tamis_status tam_newcomers_open(const char *place, tam_newcomers **out) {
     int listener;
-    TAM_TRY(tam_socket_listen(address, &listener));
+    TAM_TRY(tam_rendezvous_listen(place, &listener));
     tam_newcomers *n = tam_alloc(sizeof *n);
-    if (!n) {
-        close(listener);
+    char *own = strdup(place);
+    if (!n || !own) {
+        tam_rendezvous_end(place, listener);
+        tam_free(n);
+        free(own);
         return tam_fail(TAMIS_E_NOMEM, "no memory to wait for newcomers");
     }
+    n->place = own;
     n->listener = listener;
     *out = n;
     return TAMIS_OK;
@@ -110,7 +116,8 @@ void tam_newcomers_close(tam_newcomers *n) {
     tam_strangers_close(&n->strangers);
     for (uint32_t i = 0; i < n->count; i++)
         close(n->sockets[i]);
-    close(n->listener);
+    tam_rendezvous_end(n->place, n->listener);
+    free(n->place);
     tam_free(n);
 }
 
@@ -121,18 +128,22 @@ static bool is_offer(const tam_offer *o) {
            o->member < o->nmembers && o->nmembers <= TAM_STAR_MOST;
 }
 
-/* @return  a connection; -1: nobody listens, or what does has no offer */
-static int await_offer(const struct addrinfo *at, uint64_t deadline_ns, tam_offer *offer) {
+/* @param  socket  [out]  -1: nobody listens, or what does has no offer */
+static tamis_status await_offer(const char *place, uint64_t deadline_ns, tam_offer *offer,
+                                int *socket) {
     tam_greeting mine = {.magic = TAM_GREETING_MAGIC};
-    int s = tam_socket_connect(at, deadline_ns);
+    int s;
+    *socket = -1;
+    TAM_TRY(tam_rendezvous_dial(place, deadline_ns, &s));
     if (s < 0)
-        return -1;
+        return TAMIS_OK;
     tam_socket_keep_alive(s);
     if (tam_socket_move(s, &mine, sizeof mine, true, deadline_ns) > 0 &&
         tam_socket_move(s, offer, sizeof *offer, false, deadline_ns) > 0 && is_offer(offer))
-        return s;
-    close(s);
-    return -1;
+        *socket = s;
+    else
+        close(s);
+    return TAMIS_OK;
 }
 
 static tamis_status newcomer_star(int socket, const tam_offer *offer, uint64_t deadline_ns,
@@ -151,20 +162,18 @@ static tamis_status newcomer_star(int socket, const tam_offer *offer, uint64_t d
     return TAMIS_OK;
 }
 
-tamis_status tam_newcomer_come(const char *address, uint64_t deadline_ns, tam_offer *offer,
+tamis_status tam_newcomer_come(const char *place, uint64_t deadline_ns, tam_offer *offer,
                                tam_star *star) {
-    struct addrinfo *found;
-    TAM_TRY(tam_socket_find(address, false, &found));
-    int s = await_offer(found, deadline_ns, offer);
+    int s;
+    TAM_TRY(await_offer(place, deadline_ns, offer, &s));
     while (s < 0 && tam_socket_left_ms(deadline_ns) > 0) {
         tam_sleep(RETRY_NS);
-        s = await_offer(found, deadline_ns, offer);
+        TAM_TRY(await_offer(place, deadline_ns, offer, &s));
     }
-    freeaddrinfo(found);
     if (s >= 0)
         return newcomer_star(s, offer, deadline_ns, star);
     return tam_fail(TAMIS_E_TIMEOUT,
                     "no job took this process in at TAMIS_RENDEZVOUS=%.200s by the deadline; its "
                     "ranks must call tamis_comm_grow between their steps",
-                    address);
+                    place);
 }

@@ -29,8 +29,8 @@ typedef struct tam_offer {
 
 /* -- ranks of the job ------------------------------------------------------------------------- */
 
-/** Listen at an address of this host. ARGUMENT, TRANSPORT, NOMEM. */
-tamis_status tam_newcomers_open(const char *address, tam_newcomers **out);
+/** Listen (rendezvous.h). ARGUMENT, TRANSPORT, NOMEM. */
+tamis_status tam_newcomers_open(const char *place, tam_newcomers **out);
 
 /** Take those who have come, and forget those who have gone. @return how many wait */
 uint32_t tam_newcomers_look(tam_newcomers *n);
@@ -53,7 +53,7 @@ void tam_newcomers_close(tam_newcomers *n);
 
 /** Come to a job and wait for its offer. ARGUMENT, NOMEM, TIMEOUT.
  * @param  star  [out]  for tam_star_gather, until the attempt ends */
-tamis_status tam_newcomer_come(const char *address, uint64_t deadline_ns, tam_offer *offer,
+tamis_status tam_newcomer_come(const char *place, uint64_t deadline_ns, tam_offer *offer,
                                tam_star *star);
 
 #endif

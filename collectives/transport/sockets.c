@@ -5,11 +5,8 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-enum { HOST = 256 };
 
 int tam_socket_left_ms(uint64_t until_ns) {
     uint64_t now_ns = tam_clock_ns();
@@ -41,23 +38,7 @@ int tam_socket_move(int socket, void *bytes, size_t length, bool sends, uint64_t
     return 1;
 }
 
-tamis_status tam_socket_find(const char *address, bool listens, struct addrinfo **out) {
-    char host[HOST];
-    const char *colon = strrchr(address, ':');
-    size_t length = colon ? (size_t)(colon - address) : 0;
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                                   .ai_flags = AI_NUMERICSERV | (listens ? AI_PASSIVE : 0)};
-    if (!colon || length == 0 || length >= sizeof host || colon[1] == '\0')
-        return tam_fail(TAMIS_E_ARGUMENT, "TAMIS_RENDEZVOUS=%.200s is not host:port", address);
-    bool brackets = address[0] == '[' && colon[-1] == ']';
-    snprintf(host, sizeof host, "%.*s", (int)(length - 2 * brackets), address + brackets);
-    int code = getaddrinfo(host, colon + 1, &hints, out);
-    if (code == 0)
-        return TAMIS_OK;
-    return tam_fail(TAMIS_E_ARGUMENT, "TAMIS_RENDEZVOUS=%.200s: %s", address, gai_strerror(code));
-}
-
-static int listen_at(const struct addrinfo *at) {
+static int listen_once(const struct addrinfo *at) {
     int one = 1, listener = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener < 0)
         return -1;
@@ -70,18 +51,11 @@ static int listen_at(const struct addrinfo *at) {
     return -1;
 }
 
-tamis_status tam_socket_listen(const char *address, int *out) {
-    struct addrinfo *found;
-    TAM_TRY(tam_socket_find(address, true, &found));
-    *out = listen_at(found);
-    int why = errno;
-    freeaddrinfo(found);
-    if (*out >= 0)
-        return TAMIS_OK;
-    return tam_fail(TAMIS_E_TRANSPORT,
-                    "cannot listen at TAMIS_RENDEZVOUS=%.200s: %s; give an address of its host and "
-                    "a free port",
-                    address, strerror(why));
+int tam_socket_listen(const struct addrinfo *any) {
+    int listener = -1;
+    for (; any && listener < 0; any = any->ai_next)
+        listener = listen_once(any);
+    return listener;
 }
 
 void tam_socket_keep_alive(int socket) {
@@ -99,7 +73,7 @@ int tam_socket_accept(int listener) {
     return s;
 }
 
-int tam_socket_connect(const struct addrinfo *at, uint64_t until_ns) {
+static int connect_once(const struct addrinfo *at, uint64_t until_ns) {
     int code = 0, one = 1;
     socklen_t length = sizeof code;
     int s = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -114,4 +88,11 @@ int tam_socket_connect(const struct addrinfo *at, uint64_t until_ns) {
         return s;
     close(s);
     return -1;
+}
+
+int tam_socket_connect(const struct addrinfo *any, uint64_t until_ns) {
+    int s = -1;
+    for (; any && s < 0; any = any->ai_next)
+        s = connect_once(any, until_ns);
+    return s;
 }

@@ -19,12 +19,8 @@ ssize_t tam_socket_move_some(int socket, void *bytes, size_t length, bool sends)
 /** @return 1: all moved; 0: not by the deadline; -1: the connection has ended */
 int tam_socket_move(int socket, void *bytes, size_t length, bool sends, uint64_t until_ns);
 
-/** Look up "host:port" or "[address]:port". ARGUMENT, with a sentence that names TAMIS_RENDEZVOUS.
- * @param  out  [out]  for freeaddrinfo */
-tamis_status tam_socket_find(const char *address, bool listens, struct addrinfo **out);
-
-/** Listen at an address of this host. ARGUMENT, TRANSPORT. */
-tamis_status tam_socket_listen(const char *address, int *out);
+/** Listen at the first of these that is of this host and free. @return -1, with errno */
+int tam_socket_listen(const struct addrinfo *any);
 
 /** Notice within seconds that the other host is gone. */
 void tam_socket_keep_alive(int socket);
@@ -32,7 +28,7 @@ void tam_socket_keep_alive(int socket);
 /** The next connection. @return -1: none waits */
 int tam_socket_accept(int listener);
 
-/** @return -1: nobody listens there */
-int tam_socket_connect(const struct addrinfo *at, uint64_t until_ns);
+/** Connect to the first of these that listens. @return -1: none does */
+int tam_socket_connect(const struct addrinfo *any, uint64_t until_ns);
 
 #endif

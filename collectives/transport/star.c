@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/star.h"
 
+#include "collectives/transport/rendezvous.h"
 #include "collectives/transport/sockets.h"
 #include "collectives/transport/strangers.h"
 
@@ -93,9 +94,9 @@ static tamis_status receive_all(tam_star *star, int listener) {
 
 static tamis_status open_center(tam_star *star, const char *address) {
     int listener;
-    TAM_TRY(tam_socket_listen(address, &listener));
+    TAM_TRY(tam_rendezvous_listen(address, &listener));
     tamis_status status = receive_all(star, listener);
-    close(listener);
+    tam_rendezvous_end(address, listener);
     return status;
 }
 
@@ -117,11 +118,12 @@ static tamis_status judge_answer(const tam_star *star, const answer *reply) {
 }
 
 /* @param  made  [out]  false: nobody listens yet, or it was full */
-static tamis_status try_center(tam_star *star, const struct addrinfo *at, bool *made) {
+static tamis_status try_center(tam_star *star, const char *address, bool *made) {
     tam_greeting mine = {TAM_GREETING_MAGIC, star->rank, star->nranks};
     answer reply;
+    int s;
     *made = false;
-    int s = tam_socket_connect(at, star->deadline_ns);
+    TAM_TRY(tam_rendezvous_dial(address, star->deadline_ns, &s));
     if (s < 0)
         return TAMIS_OK;
     if (tam_socket_move(s, &mine, sizeof mine, true, star->deadline_ns) <= 0 ||
@@ -135,17 +137,14 @@ static tamis_status try_center(tam_star *star, const struct addrinfo *at, bool *
 }
 
 static tamis_status join_center(tam_star *star, const char *address) {
-    struct addrinfo *found;
-    TAM_TRY(tam_socket_find(address, false, &found));
     tamis_status status = TAMIS_OK;
     for (bool made = false; status == TAMIS_OK && !made;) {
-        status = try_center(star, found, &made);
+        status = try_center(star, address, &made);
         if (status == TAMIS_OK && !made && tam_socket_left_ms(star->deadline_ns) == 0)
             status = star_late(star, "rank 0 did not listen at TAMIS_RENDEZVOUS");
         if (status == TAMIS_OK && !made)
             tam_sleep(RETRY_NS);
     }
-    freeaddrinfo(found);
     return status;
 }
 

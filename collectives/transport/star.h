@@ -18,7 +18,7 @@ typedef struct tam_star {
 } tam_star;
 
 /** Collective. Connections that do not say what a rank says are closed, and no rank waits for them.
- * @param  address  "host:port" of rank 0
+ * @param  address  where rank 0 listens (rendezvous.h)
  * @return          ARGUMENT, NOMEM; MISMATCH: ranks say different numbers of ranks; TIMEOUT: a rank
  *                  did not come, which rank 0 names; TRANSPORT */
 tamis_status tam_star_open(const char *address, uint32_t rank, uint32_t nranks,

@@ -171,7 +171,7 @@ static tamis_status check_revoked(tam_ucx *self) {
                     alarm->rank, alarm->cause, remedy);
 }
 
-/* What this rank has decided for others in a shrink may still be on its way (ucx_shrink.c). */
+/* What this rank has decided for others in a shrink may still be on its way (ucx_survivors.h). */
 static void progress_control(const tam_ucx *self) {
     tam_ucx_mesh *control = self->control;
     if (atomic_load_explicit(&control->under_way, memory_order_relaxed) == 0 ||

@@ -10,7 +10,7 @@
  * At the end all show each other what became of it, in the same way: the new communicator counts
  * where all have it, else it is given up and the old one goes on. If an old rank dies while they
  * show it, some may go on with the new one and others not. All of them shrink then, over control,
- * which they share, and newcomers that not all know are left behind (ucx_shrink.c).
+ * which they share, and newcomers that not all know are left behind (ucx_survivors.h).
  */
 #include "collectives/transport/handshake.h"
 #include "collectives/transport/newcomers.h"
@@ -282,8 +282,8 @@ static tamis_status look_together(tam_ucx_mesh *control, const tam_growth *how) 
     bool listens;
     if (how->address[0] == '\0')
         mine.header.status = (uint64_t)tam_fail(
-            TAMIS_E_ARGUMENT, "%s: address is NULL, and TAMIS_RENDEZVOUS=host:port is not set",
-            call);
+            TAMIS_E_ARGUMENT,
+            "%s: address is NULL, and TAMIS_RENDEZVOUS (host:port, or a folder) is not set", call);
     TAM_TRY(look_once(control, how, mine, &listens));
     if (!listens) {
         grow_listen(control, how->address, mine.cause, sizeof mine.cause);

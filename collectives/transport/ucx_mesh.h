@@ -26,7 +26,7 @@ typedef enum tam_ucx_kind {
     TAM_UCX_DATA,    /* of collectives */
     TAM_UCX_ALARM,   /* the sender gives up */
     TAM_UCX_GOODBYE, /* the sender leaves, and owes nothing */
-    TAM_UCX_JOIN,    /* ucx_shrink.c, over control */
+    TAM_UCX_JOIN,    /* ucx_survivors.h, over control */
     TAM_UCX_DECIDE
 } tam_ucx_kind;
 

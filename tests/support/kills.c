@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { N = 30000, STEPS = 200, TRIES = 40, RUN_US = 120000, SOON_US = 15000 };
+enum { N = KILLS_MOST, STEPS = 200, TRIES = 40, RUN_US = 120000, SOON_US = 15000 };
 
 typedef struct job {
     tamis_comm *comm;
@@ -23,19 +23,20 @@ typedef struct job {
     uint64_t step, recovered;
 } job;
 
-static tamis_status one_step(job *j) {
-    static float grad[N];
+tamis_status kills_step(tamis_reducer *r, uint32_t rank, size_t n, uint64_t *number, float *params,
+                        float *before) {
+    static float grad[KILLS_MOST];
     const tamis_step step = data_step(grad);
-    data_fill(DATA_HEAVY, j->rank, (uint32_t)j->step % 4, N, grad);
-    tamis_status status = tamis_reducer_start(j->r, &step);
+    data_fill(DATA_HEAVY, rank, (uint32_t)*number % 4, n, grad);
+    tamis_status status = tamis_reducer_start(r, &step);
     if (status == TAMIS_OK)
-        status = tamis_reducer_wait(j->r);
+        status = tamis_reducer_wait(r);
     if (status != TAMIS_OK)
         return status;
-    memcpy(j->before, j->params, sizeof j->params);
-    for (size_t i = 0; i < N; i++)
-        j->params[i] -= grad[i];
-    j->step++;
+    memcpy(before, params, n * sizeof before[0]);
+    for (size_t i = 0; i < n; i++)
+        params[i] -= grad[i];
+    (*number)++;
     return TAMIS_OK;
 }
 
@@ -113,7 +114,8 @@ static void draw_deaths(uint64_t rank, uint64_t nranks, uint64_t seed) {
 static void run(job *j) {
     tamis_status status;
     for (;;) {
-        while (j->step < STEPS && (status = one_step(j)) == TAMIS_OK)
+        while (j->step < STEPS &&
+               (status = kills_step(j->r, j->rank, N, &j->step, j->params, j->before)) == TAMIS_OK)
             ;
         if (j->step == STEPS &&
             tamis_comm_check_equal(j->comm, j->params, sizeof j->params) == TAMIS_OK)

@@ -7,7 +7,22 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <tamis/callback.h>
+#include <unistd.h>
+
+/** In a body. */
+#define DEMAND(condition, ...)                                                                     \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "line %d, pid %d: ", __LINE__, (int)getpid());                         \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fprintf(stderr, "\n");                                                                 \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
+
+#define DEMAND_OK(call) DEMAND((call) == TAMIS_OK, "%s: %s", #call, tamis_last_error())
 
 enum { PROCESSES_MOST = 32 };
 

@@ -20,18 +20,6 @@
 
 enum { N = 2000, RANKS = 3 };
 
-#define DEMAND(condition, ...)                                                                     \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "line %d, pid %d: ", __LINE__, (int)getpid());                         \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fprintf(stderr, "\n");                                                                 \
-            return 1;                                                                              \
-        }                                                                                          \
-    } while (0)
-
-#define DEMAND_OK(call) DEMAND((call) == TAMIS_OK, "%s: %s", #call, tamis_last_error())
-
 static int failures;
 
 /* Runs a body in RANKS processes. @param  first  exit status of the first; of the others: 0 */

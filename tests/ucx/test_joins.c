@@ -6,6 +6,7 @@
  * goes on, and the memory of a rank that lives through it all stays level.
  */
 #include "tests/support/data.h"
+#include "tests/support/kills.h"
 #include "tests/support/load.h"
 #include "tests/support/ports.h"
 #include "tests/support/ranks.h"
@@ -51,23 +52,6 @@ static void give_up(const char *call) {
 }
 
 /* -- the job ---------------------------------------------------------------------------------- */
-
-static tamis_status one_step(job *j) {
-    static float grad[N];
-    const tamis_step step = data_step(grad);
-    data_fill(DATA_HEAVY, j->id % 8, (uint32_t)j->step % 4, N, grad);
-    tamis_status status = tamis_reducer_start(j->r, &step);
-    if (status == TAMIS_OK)
-        status = tamis_reducer_wait(j->r);
-    if (status != TAMIS_OK)
-        return status;
-    memcpy(j->before, j->params, sizeof j->params);
-    for (size_t i = 0; i < N; i++)
-        j->params[i] -= grad[i];
-    j->step++;
-    return j->step % PARAMS_EVERY ? TAMIS_OK
-                                  : tamis_comm_check_equal(j->comm, j->params, sizeof j->params);
-}
 
 /* Go on over another communicator, with the parameters of its rank 0. */
 static tamis_status move(job *j, tamis_comm *other) {
@@ -153,7 +137,7 @@ static void run(job *j, bool lives) {
         if (status == TAMIS_OK && enlarge(j))
             continue;
         if (status == TAMIS_OK)
-            status = one_step(j);
+            status = kills_step(j->r, j->id % 8, N, &j->step, j->params, j->before);
         if (status != TAMIS_OK) {
             check_lost(status, "a step");
             recover(j, j->comm);
