@@ -171,7 +171,7 @@ static tamis_status check_revoked(tam_ucx *self) {
                     alarm->rank, alarm->cause, remedy);
 }
 
-/* What this rank has decided for others in a shrink may still be on its way (ucx_survivors.h). */
+/* What this rank has decided for others in a shrink may still be on its way (ucx_decide.h). */
 static void progress_control(const tam_ucx *self) {
     tam_ucx_mesh *control = self->control;
     if (atomic_load_explicit(&control->under_way, memory_order_relaxed) == 0 ||
@@ -196,8 +196,8 @@ static tamis_status test_ucx(void *arg, tam_done *done, uint32_t *count) {
     pthread_mutex_unlock(&self->mesh->lock);
     if (*count == 0)
         progress_control(self);
-    if (*count == 0 && self->mesh->crowded)
-        sched_yield();
+    if (*count == 0)
+        sched_yield(); /* returns at once where each rank has a core of its own */
     return status;
 }
 

@@ -10,7 +10,7 @@
  * At the end all show each other what became of it, in the same way: the new communicator counts
  * where all have it, else it is given up and the old one goes on. If an old rank dies while they
  * show it, some may go on with the new one and others not. All of them shrink then, over control,
- * which they share, and newcomers that not all know are left behind (ucx_survivors.h).
+ * which they share, and newcomers that not all know are left behind (ucx_decide.h).
  */
 #include "collectives/transport/handshake.h"
 #include "collectives/transport/newcomers.h"

@@ -244,8 +244,6 @@ static void watch_member(tam_ucx_mesh *mesh, uint32_t member, const void *addres
     if (mesh->watches[member] >= 0)
         return;
     mesh->watches[member] = tam_watch_open(&mesh->identity, &other, &ended);
-    mesh->nlocal += other.host == mesh->identity.host;
-    mesh->crowded = (long)mesh->nlocal + 1 > sysconf(_SC_NPROCESSORS_ONLN);
     if (ended)
         set_gone(mesh->members[member], UCS_ERR_CONNECTION_RESET);
 }

@@ -26,7 +26,7 @@ typedef enum tam_ucx_kind {
     TAM_UCX_DATA,    /* of collectives */
     TAM_UCX_ALARM,   /* the sender gives up */
     TAM_UCX_GOODBYE, /* the sender leaves, and owes nothing */
-    TAM_UCX_JOIN,    /* ucx_survivors.h, over control */
+    TAM_UCX_JOIN,    /* ucx_decide.h, over control */
     TAM_UCX_DECIDE
 } tam_ucx_kind;
 
@@ -78,10 +78,8 @@ typedef struct tam_ucx_mesh {
     bool *ended;              /* [nmembers] scratch */
     uint64_t looked_ns;       /* at them */
     tam_identity identity;    /* of this process */
-    uint32_t nlocal;          /* other members of this host */
-    bool crowded;          /* they and this one are more than its cores: whoever waits makes room */
-    uint32_t ngone;        /* members */
-    atomic_uint under_way; /* messages; to be read without the lock, too */
+    uint32_t ngone;           /* members */
+    atomic_uint under_way;    /* messages; to be read without the lock, too */
     tam_ucx_operation operations[TAM_UCX_OPERATIONS], *free;
 
     /* of control */

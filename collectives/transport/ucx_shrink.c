@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * The ranks that are left of a communicator over UCX. Each has a new worker for its data. When they
- * know who goes on (ucx_survivors.h), all open a communicator of those, and compare what they say.
+ * know who goes on (ucx_decide.h), all open a communicator of those, and compare what they say.
  * If the one that decides dies, or another before the communicator is open, all begin again: a rank
  * that had already gone on finds its communicator lost, and shrinks that one. So what is said here
  * belongs to members of control, not to ranks.
  */
-#include "collectives/transport/ucx_survivors.h"
+#include "collectives/transport/ucx_decide.h"
 
 #include <stdlib.h>
 

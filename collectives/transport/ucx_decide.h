@@ -12,8 +12,8 @@
  * of its own. Some may have gone on with newcomers (ucx_grow.c) when others had not: newcomers that
  * not all know are left behind. They are the last members.
  */
-#ifndef TAM_TRANSPORT_UCX_SURVIVORS_H
-#define TAM_TRANSPORT_UCX_SURVIVORS_H
+#ifndef TAM_TRANSPORT_UCX_DECIDE_H
+#define TAM_TRANSPORT_UCX_DECIDE_H
 
 #include "collectives/transport/shrink.h"
 #include "collectives/transport/ucx_comm.h"

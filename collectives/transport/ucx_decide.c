@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "collectives/transport/ucx_survivors.h"
+#include "collectives/transport/ucx_decide.h"
 
 #include "lib/base/hash.h"
 
