@@ -21,7 +21,7 @@ static bool is_folder(const char *place) {
 /* -- host:port -------------------------------------------------------------------------------- */
 
 /* @param  out  [out]  for freeaddrinfo */
-static tamis_status look_up(const char *place, bool listens, struct addrinfo **out) {
+static tamis_status rendezvous_look_up(const char *place, bool listens, struct addrinfo **out) {
     char host[HOST];
     const char *colon = strrchr(place, ':');
     size_t length = colon ? (size_t)(colon - place) : 0;
@@ -42,7 +42,7 @@ static tamis_status look_up(const char *place, bool listens, struct addrinfo **o
 
 static tamis_status listen_at(const char *place, int *listener) {
     struct addrinfo *found;
-    TAM_TRY(look_up(place, true, &found));
+    TAM_TRY(rendezvous_look_up(place, true, &found));
     *listener = tam_socket_listen(found);
     int why = errno;
     freeaddrinfo(found);
@@ -57,7 +57,7 @@ static tamis_status listen_at(const char *place, int *listener) {
 static tamis_status dial_at(const char *place, uint64_t until_ns, int *out) {
     struct addrinfo *found;
     uint64_t soon_ns = tam_clock_ns() + ATTEMPT_NS;
-    TAM_TRY(look_up(place, false, &found));
+    TAM_TRY(rendezvous_look_up(place, false, &found));
     *out = tam_socket_connect(found, soon_ns < until_ns ? soon_ns : until_ns);
     freeaddrinfo(found);
     return TAMIS_OK;
@@ -106,7 +106,7 @@ static void describe_listener(int listener, char *text) {
     freeifaddrs(all);
 }
 
-static bool write_text(const char *path, const char *text) {
+static bool rendezvous_write(const char *path, const char *text) {
     FILE *file = fopen(path, "we");
     if (!file)
         return false;
@@ -120,7 +120,7 @@ static tamis_status publish(const char *folder, const char *text) {
     snprintf(suffix, sizeof suffix, ".%ld", (long)getpid());
     if (!path_in(folder, "", path) || !path_in(folder, suffix, draft))
         return tam_fail(TAMIS_E_ARGUMENT, "TAMIS_RENDEZVOUS=%.200s... is too long", folder);
-    if (write_text(draft, text) && rename(draft, path) == 0)
+    if (rendezvous_write(draft, text) && rename(draft, path) == 0)
         return TAMIS_OK;
     int why = errno;
     unlink(draft);
