@@ -46,10 +46,9 @@ int main(int argc, char **argv) {
     tamis_layout *layout;
     tamis_reducer *reducer;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
-    config.density = 0.05;
     config.bucket_length = HIDDEN; /* 2 buckets: the output's travels while hidden computes */
     /* ----------------------------------------------------------------------------------------- */
-    tamis_update update = TAMIS_UPDATE_INIT; /* Adam; fields left unset follow the density */
+    tamis_update update = TAMIS_UPDATE_INIT; /* Adam; density and the rest are what suits it */
     config.update = &update;
     /* ----------------------------------------------------------------------------------------- */
     CHECK(tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm));

@@ -107,27 +107,35 @@ bool bench_scheme_exact(const bench_scheme *scheme) {
            strcmp(scheme->ownership, "bins") != 0;
 }
 
-static tamis_status try_scheme(const char *name, double density) {
+static tamis_status try_options(tamis_reducer_config *config, tamis_update *update) {
     const tamis_segment segments[] = {{"a", 4096}, {"b", 4096}};
-    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_comm *comm = NULL;
     tamis_layout *layout = NULL;
     tamis_reducer *reducer = NULL;
-    config.scheme = name;
-    config.density = density;
+    config->update = update;
 
     tamis_status status = tamis_comm_create_local(1, NULL, &comm);
     if (status == TAMIS_OK)
         status = tamis_layout_create(segments, 2, &layout);
     if (status == TAMIS_OK)
-        status = tamis_reducer_create(comm, layout, &config, &reducer);
+        status = tamis_reducer_create(comm, layout, config, &reducer);
+    if (status == TAMIS_OK)
+        status = tamis_reducer_options(reducer, config, update);
     tamis_reducer_destroy(reducer);
     tamis_layout_destroy(layout);
     tamis_comm_destroy(comm);
     return status;
 }
 
-void bench_scheme_check(const char *name, double density) {
-    if (try_scheme(name, density) != TAMIS_OK)
+tamis_reducer_config bench_scheme_options(const char *name, double density, tamis_update *update) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.scheme = name;
+    config.density = density;
+    if (try_options(&config, update) != TAMIS_OK)
         bench_usage("--scheme %s --density %g: %s", name, density, tamis_last_error());
+    return config;
+}
+
+void bench_scheme_check(const char *name, double density) {
+    (void)bench_scheme_options(name, density, NULL);
 }

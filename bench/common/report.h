@@ -42,6 +42,9 @@ bool bench_scheme_find(const char *name, bench_scheme *out);
 /** Refuse (status 2) a scheme that the library refuses, before any rank starts. */
 void bench_scheme_check(const char *name, double density);
 
+/** Likewise; what it leaves open filled in. @param update [in,out] NULL: gradients */
+tamis_reducer_config bench_scheme_options(const char *name, double density, tamis_update *update);
+
 /** Whether the scheme promises exactly k entries in every step. */
 bool bench_scheme_exact(const bench_scheme *scheme);
 

@@ -86,7 +86,9 @@ static void check_density(const train_settings *s) {
                     "--budget, --stages 1");
 }
 
-static void check_budget(const train_settings *s) {
+static void check_budget(train_settings *s) {
+    if (s->density_min == 0)
+        s->density_min = s->density;
     if (s->density_min > s->density)
         bench_usage("--density-min is more than --density");
     if (s->budget_w > 0 && s->stages > 1)
@@ -112,18 +114,16 @@ static void check_update(const train_settings *s) {
         bench_usage("--reduce update needs --micro-batches 1: a step has one gradient");
 }
 
-/* Fill in what is not given: for updates as the library advises, for gradients plain error
- * feedback. The advised step scale follows the density, so the library sets it. */
+/* What the library chooses where nothing is given. */
 static void complete_residual(train_settings *s) {
-    tamis_update advised;
-    s->residual_decay = 1.0;
+    bool updates = s->reduce == TRAIN_UPDATE;
     s->update_beta1 = isnan(s->beta1) ? -1.0 : s->beta1;
     s->beta1 = isnan(s->beta1) ? 0.9 : s->beta1;
-    advised = optimizer_as_update(s);
-    if (s->reduce == TRAIN_UPDATE &&
-        tamis_update_advise(s->density, &advised, &s->residual_decay) != TAMIS_OK)
-        bench_usage("--density: %s", tamis_last_error());
-    s->update_beta1 = advised.beta1;
+    tamis_update update = optimizer_as_update(s);
+    tamis_reducer_config chosen =
+        bench_scheme_options(s->scheme, s->density, updates ? &update : NULL);
+    s->density = chosen.density;
+    s->update_beta1 = update.beta1;
 }
 
 /* Defaults that depend on other options. */
@@ -143,8 +143,6 @@ static void complete(train_settings *s) {
         s->lr = s->optimizer == TRAIN_ADAMW ? 0.003 : 0.1;
     if (isnan(s->beta2))
         s->beta2 = updates_adam(s) ? 0.99 : 0.999;
-    if (s->density_min == 0)
-        s->density_min = s->density;
     if (isnan(s->outer_lr))
         s->outer_lr = 0.7;
     if (isnan(s->outer_momentum))
@@ -176,7 +174,6 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .micro_batches = 1,
         .record_every = 1,
         .seed = 1,
-        .density = 0.01,
         .momentum = 0.9,
         .beta1 = NAN,
         .beta2 = NAN,
@@ -190,7 +187,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"data", 0, BENCH_FILE, &out->data, "PATH", 0, 0, data},
         {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0,
          "preset or four policies a+b+c+d (default: tamis, with adamw updates tamis-update)"},
-        {"density", 0, BENCH_REAL, &out->density, "D", 1e-9, 1, "share of entries that are sent"},
+        {"density", 0, BENCH_REAL, &out->density, "D", 1e-9, 1,
+         "share of entries that are sent (default: what suits the optimizer)"},
         {"density-warm-up", 0, BENCH_COUNT, &out->density_warm_up, "N", 0, 1e12,
          "steps in which density falls from 0.25 to --density, exponentially"},
         {"density-end", 0, BENCH_REAL, &out->density_end, "D", 1e-9, 1,
@@ -294,15 +292,15 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         bench_usage("--steps and --epochs are mutually exclusive");
     if (!out->scheme)
         out->scheme = updates_adam(out) ? "tamis-update" : "tamis";
-    check_density(out);
     local_steps_check(out);
     low_rank_check(out);
     complete(out);
-    check_budget(out);
     bench_reducer_check(out->set, train_own_options);
     check_optimizer(out);
     check_update(out);
     complete_residual(out);
+    check_density(out);
+    check_budget(out);
     if (workload_find(out->workload)->check)
         workload_find(out->workload)->check(out);
     if (out->overlap && out->device != TAMIS_DEVICE_CPU)
@@ -314,7 +312,6 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     if (out->save_every && !out->save)
         bench_usage("--save-every needs --save");
     bench_device_check(out->device, out->transport);
-    bench_scheme_check(out->scheme, out->density);
     if (bench_launched_rank() == 0)
         out->report = bench_report_open(out->json);
     out->trace_file = bench_trace_file(out->trace);

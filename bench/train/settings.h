@@ -40,7 +40,6 @@ typedef struct train_settings {
     uint64_t density_warm_up;          /* steps from DENSITY_START to density */
     double beta1, beta2, weight_decay; /* adamw */
     double update_beta1;               /* of adamw's updates: --beta1, or as advised */
-    double residual_decay;             /* as advised; 1 for gradients */
     uint64_t warm_up;                  /* steps in which the rate rises */
     double lr_floor;                   /* share of lr at which a decay ends */
     uint64_t local_steps, local_delay; /* local_steps 0: every step is exchanged */

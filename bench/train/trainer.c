@@ -32,7 +32,6 @@ static void open_reducer(trainer *t) {
     config.output = t->sparse ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
     config.device = t->device;
     config.bucket_length = t->settings->bucket_length;
-    config.residual_decay = t->dense ? 1.0 : t->settings->residual_decay;
     config.update = t->settings->reduce == TRAIN_UPDATE ? &update : NULL;
     config.on_phase = report_phase;
     config.on_phase_context = t;

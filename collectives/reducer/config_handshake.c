@@ -74,12 +74,13 @@ static void fill_options(const tam_option *rows, uint32_t count, const void *fro
         out[i] = rows[i].scope == TAM_SCOPE_RANK ? 0 : tam_option_bits(&rows[i], from);
 }
 
-/* Compare only what the rule uses. A scale left at its default follows k, which every step
- * compares. */
+/* Compare only what the rule uses. What is left open follows k, which every step compares. */
 static void fill_update(const tamis_reducer *r, uint64_t *out) {
     fill_options(tam_update_options, tam_update_used(&r->update), &r->update, out);
-    if (r->scale_follows)
+    if (r->scale_open)
         out[TAM_UPDATE_scale] = 0;
+    if (r->matching_open)
+        out[TAM_UPDATE_norm_matching] = 0;
 }
 
 void tam_config_handshake_fill(tamis_reducer *r, const tamis_layout *layout) {

@@ -12,9 +12,6 @@
 static tamis_status create_check_numbers(const tamis_reducer_config *c) {
     static const char whose[] = "tamis_reducer_config";
     TAM_TRY(tam_options_check(whose, tam_config_options, TAM_CONFIG_COUNT, c));
-    if (c->density_max != 0.0 && c->density_max < c->density)
-        return tam_fail(TAMIS_E_ARGUMENT, "%s.density_max is %.9g, not %s", whose, c->density_max,
-                        tam_config_options[TAM_CONFIG_density_max].range);
     if (c->block % 32 != 0)
         return tam_fail(TAMIS_E_ARGUMENT, "%s.block is %u, not %s", whose, c->block,
                         tam_config_options[TAM_CONFIG_block].range);
@@ -68,6 +65,9 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     c.overselect = c.overselect != 0.0 ? c.overselect : 1.5;
     c.ranks_per_node = c.ranks_per_node > 1 ? c.ranks_per_node : 0;
     c.density_max = c.density_max != 0.0 ? c.density_max : c.density;
+    if (c.density_max < c.density)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config.density_max is %.9g, not %s",
+                        c.density_max, tam_config_options[TAM_CONFIG_density_max].range);
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
     c.update = r->config.update;
     r->config = c;
@@ -85,7 +85,8 @@ static void inherit_config(tamis_reducer *r, const tamis_reducer *like) {
     r->update = like->update;
     r->config.update = like->config.update ? &r->update : NULL;
     r->scheme = like->scheme;
-    r->scale_follows = like->scale_follows;
+    r->scale_open = like->scale_open;
+    r->matching_open = like->matching_open;
 }
 
 /* Set the rank and number of ranks that select. */

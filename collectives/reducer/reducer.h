@@ -158,7 +158,8 @@ struct tamis_reducer {
     uint64_t residual_length; /* elements of the residual: n; hierarchical: of this rank's shards */
     float *acc;               /* residual between steps */
     tamis_update update;      /* config.update points here, or is NULL */
-    bool scale_follows;       /* update.scale is the one advised for the density */
+    bool scale_open;          /* update.scale is not given; momentum's follows the density */
+    bool matching_open;       /* update.norm_matching follows the density */
     tam_norm_matching norm_matching; /* update.norm_matching: what the scale follows from */
     float *first, *second;           /* update mode: moments that the rule has, else NULL */
     uint64_t passes;                 /* that the moments have seen */
@@ -265,9 +266,9 @@ static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
     return &r->buckets[r->nbuckets - 1];
 }
 
-/** update.c: fill in the defaults of r->update and of the residual's decay, by density. */
+/** update.c: fill in the options that the caller left open, by what the residual accumulates. */
 void tam_update_complete(tamis_reducer *r, tamis_reducer_config *config);
-/** A scale left at its default follows k, which all ranks compare in every step. */
+/** What is left open follows k, which all ranks compare in every step. */
 void tam_update_follow(tamis_reducer *r);
 /** How many options its rule uses: they come first in the table. */
 uint32_t tam_update_used(const tamis_update *update);

@@ -187,6 +187,18 @@ const char *tamis_reducer_driver(const tamis_reducer *r, const char **why) {
     return host ? "host" : "device";
 }
 
+tamis_status tamis_reducer_options(const tamis_reducer *r, tamis_reducer_config *config,
+                                   tamis_update *update) {
+    if (!r || !config)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_options: %s is NULL",
+                        r ? "config" : "reducer");
+    tamis_reducer_config own = r->config;
+    own.update = own.update ? update : NULL;
+    if (update)
+        TAM_TRY(tam_struct_return("tamis_update", &r->update, sizeof r->update, update));
+    return tam_struct_return("tamis_reducer_config", &own, sizeof own, config);
+}
+
 tamis_status tamis_reducer_stats(tamis_reducer *r, tamis_stats *out) {
     TAM_TRY(check_idle(r, out, "tamis_reducer_stats"));
     r->driver->look(r);

@@ -173,6 +173,7 @@ static tamis_status reload_bucket(const tam_bucket *b) {
         .has_norms = r->has_norms,
         .norm_matching = r->norm_matching,
         .scale = tam_update_scale(r, &r->norm_matching),
+        .ratio = r->update.norm_matching,
     };
     return tam_cuda_step_load(r->inflight->steps[b->view.index], tam_stream_config(b), &past);
 }

@@ -69,7 +69,7 @@ static tam_cuda_update update_of(const tam_bucket *b) {
         .moments = r->first || r->second,
         .corrects = r->second != NULL,
         .masked = b->view.masked,
-        .norm_matching = tam_update_has_norm_matching(r) ? r->update.norm_matching : 0.0,
+        .matches = tam_update_has_norm_matching(r),
         .scale_most = tam_update_scale_most(r),
     };
 }

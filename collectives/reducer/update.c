@@ -6,7 +6,7 @@
 #include "collectives/reducer/reducer.h"
 
 #include "lib/base/fold.h"
-#include "lib/policy/advise.h"
+#include "lib/policy/defaults.h"
 #include "lib/policy/optimizer.h"
 
 /* -- options ---------------------------------------------------------------------------------- */
@@ -55,7 +55,7 @@ static double applied_square(const tamis_reducer *r) {
 }
 
 bool tam_update_has_norm_matching(const tamis_reducer *r) {
-    return r->config.update && r->update.norm_matching > 0.0;
+    return r->config.update && (r->matching_open || r->update.norm_matching > 0.0);
 }
 
 tam_norm_matching tam_update_learn(const tamis_reducer *r) {
@@ -70,29 +70,42 @@ double tam_update_scale(const tamis_reducer *r, const tam_norm_matching *norm_ma
 }
 
 double tam_update_scale_most(const tamis_reducer *r) {
-    return r->scale_follows ? TAM_NORM_MATCHING_MOST : r->update.scale;
+    return r->scale_open ? TAM_NORM_MATCHING_MOST : r->update.scale;
 }
 
 /* -- defaults --------------------------------------------------------------------------------- */
 
+/* With a scale that is given and no norm matching, the scale is what it is. */
+static void complete_scale(tamis_reducer *r, const tam_defaults *found) {
+    r->scale_open = r->update.scale == 0.0;
+    r->matching_open = found->matches && r->scale_open && r->update.norm_matching == 0.0;
+    if (r->scale_open)
+        r->update.scale = found->scale;
+}
+
+/* At density 1 the step is that of a dense run, exactly. */
+static bool may_round(const tamis_reducer *r, const tamis_reducer_config *c) {
+    return c->density < 1.0 &&
+           !tam_scheme_balanced_pairs(r->scheme); /* these have their own form */
+}
+
 void tam_update_complete(tamis_reducer *r, tamis_reducer_config *c) {
-    tamis_update advised = r->update;
-    double decay = 1.0;
-    if (c->update)
-        tam_update_advise(tam_scheme_whole(r->scheme) ? 1.0 : c->density, &advised, &decay);
-    r->scale_follows = c->update && r->update.scale == 0.0;
-    if (!r->scale_follows)
-        advised.scale = r->update.scale;
-    r->update = advised;
-    c->residual_decay = c->residual_decay == -1.0 ? decay : c->residual_decay;
+    const tamis_update *update = c->update ? &r->update : NULL;
+    tam_defaults found = tam_defaults_of(update, c->density, tam_scheme_whole(r->scheme));
+    c->density = c->density != 0.0 ? c->density : found.density;
+    c->residual_decay = c->residual_decay == -1.0 ? found.residual_decay : c->residual_decay;
+    if (!update)
+        return;
+    r->update.beta1 = found.beta1;
+    complete_scale(r, &found);
+    if (tam_update_has_norm_matching(r) && c->value_codec == TAMIS_VALUE_AUTO && may_round(r, c))
+        c->value_codec = found.value_codec;
 }
 
 void tam_update_follow(tamis_reducer *r) {
-    double density = (double)r->k / (double)r->layout->length, decay;
-    if (!r->scale_follows)
-        return;
-    if (r->update.rule != TAMIS_UPDATE_MOMENTUM)
-        tam_update_advise(density, &r->update, &decay);
-    else if (tam_update_masks(r)) /* as decided when it was created */
-        r->update.scale = tam_momentum_scale(density, r->update.beta1);
+    double density = (double)r->k / (double)r->layout->length;
+    if (r->matching_open)
+        r->update.norm_matching = tam_defaults_norm_matching(density);
+    if (r->scale_open && tam_update_masks(r)) /* as decided when it was created */
+        r->update.scale = tam_defaults_momentum_scale(density, r->update.beta1);
 }

@@ -564,7 +564,7 @@ typedef enum tamis_update_rule {
  * gradient. Adam suffers from sparse means of gradients (docs/fidelity.md says why); here the
  * result is a step already. The caller only applies it:
  *
- *     tamis_update update = TAMIS_UPDATE_INIT;      open fields: see tamis_update_advise
+ *     tamis_update update = TAMIS_UPDATE_INIT;
  *     cfg.update = &update;
  *     ...
  *     for every parameter:  p -= lr * weight_decay * p;  p -= lr * grads[i];      plain SGD, lr as
@@ -574,6 +574,26 @@ typedef enum tamis_update_rule {
  *
  * An entry that is not finite, or whose square is not, changes neither m nor v nor the residual,
  * and counts as a bad one. The finite entries of a step that is then skipped have changed them.
+ *
+ * What is left open is what suits the rule (docs/fidelity.md has the figures):
+ *
+ *     rule                    density  value_codec  residual_decay  scale
+ *     none: gradients         1 %      float32      1               1
+ *     adam, step              30 %     fp4          0               by norms
+ *     adam with beta1 = 0     3.3 %    float32      0.98 (1)        1.25
+ *     momentum                10 %     float32      1               by density (2)
+ *
+ * 1. The residual is the momentum. Below 2 %, where beta1 is open, it is 0: entries whose momentum
+ *    is never among the surest would hardly move.
+ * 2. With which the rate of a dense run suits: 1 from 40 % on, 5.0 at 30 %, 2.4 at 10 %, 1.1 at
+ *    1 %.
+ *
+ * By norms: the step is as long as norm_matching times a rank's own step. With few entries it must
+ * be longer, for the largest hold but a part of that: norm_matching is 1 at a density of 1, 1.25 at
+ * 30 %, 2 at 8 %, 2.5 at 3.3 %, 3 from 1 % down, and between these linear in the density's
+ * logarithm; it follows tamis_reducer_set_density. With schemes that send every element it is 1,
+ * and the residual keeps what rounding takes (residual_decay 1). At a density of 1 values are
+ * float32.
  *
  * Memory:      m and v on the device, 4 bytes per element each (beta1 = 0: no m; momentum: no v;
  *              step: neither)
@@ -585,56 +605,22 @@ typedef enum tamis_update_rule {
 typedef struct tamis_update {
     size_t size;
     tamis_update_rule rule;
-    double beta1;   /* in [0, 1); -1: as advised for the density the reducer is created with; not
-                       for rule step */
+    double beta1;   /* in [0, 1); -1: 0.9, adam below 2 % 0; not for rule step */
     double beta2;   /* in [0, 1); adam only */
     double epsilon; /* 1e-38 to 1e38; adam only */
     double scale;   /* 1e-6 to 1e6: factor on the result, since the few chosen entries need a larger
-                       step than a dense optimizer would make on them; 0: as advised for k / n,
-                       following tamis_reducer_set_density */
-    /* 0, or c from 0.01 to 100: the scale follows from norms, and `scale`, if it is not 0, is the
-     * most that it may be: c sqrt(E |u|^2 / max(E |q|^2, |q|^2)), u the residual that a rank
-     * selects from, q what is applied, before the scale; E is over ranks, and over steps with
-     * weight 0.05; |q| alone of this step. So no step is longer than c times a rank's own. adam
-     * and step */
+                       step than a dense optimizer would make on them. 0: by norms, or as below */
+    /* c from 0.01 to 100: the scale follows from norms, and `scale`, if it is not 0, is the most
+     * that it may be: c sqrt(E |u|^2 / max(E |q|^2, |q|^2)), u the residual that a rank selects
+     * from, q what is applied, before the scale; E is over ranks, and over steps with weight 0.05;
+     * |q| alone of this step. So no step is longer than c times a rank's own. 0: `scale`, or if
+     * that is 0, too, c by the density (above). adam and step */
     double norm_matching;
 } tamis_update;
 
 #define TAMIS_UPDATE_INIT                                                                          \
     TAMIS_INIT(tamis_update, TAMIS_SET(rule, TAMIS_UPDATE_ADAM) TAMIS_SET(beta1, -1.0)             \
                                  TAMIS_SET(beta2, 0.99) TAMIS_SET(epsilon, 1e-8))
-
-/**
- * What TAMIS_UPDATE_INIT leaves open, by the density: beta1 where it is -1, scale, residual decay.
- *
- * Rule Adam has two forms. At a density of 5 % or more, beta1 = 0.9: the entries with the surest
- * momentum are chosen, and nothing waits. Below 5 %, beta1 = 0: the residual is the momentum, which
- * moves unsure entries, too. (RMSprop is this form with residual_decay 0: no momentum at all.) A
- * beta1 that is given is kept, and selects its row:
- *
- *     density           10 %     3 %     1 %    0.1 %     residual_decay
- *     scale, beta1 > 0   5       9      10      10        0
- *     scale, beta1 = 0   1       1.25    1.75    1        0.98
- *
- * Between the columns, log(scale) is linear in log(density). Below the last column, that column
- * holds; above the first, the scale goes to 1 at density 1. All machines give the same bits. Rule
- * momentum: beta1 0.9, residual_decay 1, and the scale with which the rate of a dense run suits: 1
- * from 40 % on, 5.0 at 30 %, 2.4 at 10 %, 1.1 at 1 % (docs/fidelity.md). Rule step: as Adam with
- * beta1 above 0, which is itself 0.
- *
- * Tune the scale like a learning rate. These values are small enough for the three transformers of
- * docs/fidelity.md: twice as much would lower the loss of the smallest by one percent and ruin the
- * largest. A beta2 of 0.999 is too slow for such steps.
- *
- * @param  density         [in]      in (0, 1]
- * @param  update          [in,out]  set by TAMIS_UPDATE_INIT; rule and beta1 are read
- * @param  residual_decay  [out]     for tamis_reducer_config
- *
- * Errors:     ARGUMENT: no effect
- * Source:     docs/fidelity.md: measured on small transformers
- */
-TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *update,
-                                               double *residual_decay);
 
 #define TAMIS_BUCKETS_PLANNED UINT64_MAX
 
@@ -689,7 +675,8 @@ typedef struct tamis_reducer_config {
     size_t size;
     const char *scheme;        /* preset or "ownership+budget+threshold+exchange"; NULL: "tamis",
                                   with an update of rule Adam "tamis-update" */
-    double density;            /* share of the entries that travel, in (0, 1]; k = max(1, floor) */
+    double density;            /* share of the entries that travel, in (0, 1]; k = max(1, floor).
+                                  0: what suits the update (below) */
     tamis_output output;       /* dense */
     tamis_op op;               /* mean */
     tamis_nonfinite nonfinite; /* error */
@@ -732,8 +719,8 @@ typedef struct tamis_reducer_config {
 #endif
     double residual_decay;      /* in [0, 1]: factor on the residual once a step, before
                                 anything is added. 1 keeps all; less forgets what has waited long,
-                                so that mass is no longer conserved. Not for scheme dense. -1: 1;
-                                with an update as tamis_update_advise says */
+                                so that mass is no longer conserved. Not for scheme dense. -1: what
+                                suits the update */
     const tamis_update *update; /* NULL: residuals accumulate gradients. Copied */
     tamis_sum_order sum_order;  /* tree */
     uint32_t rows_capacity;     /* most rows that a rank lists of a segment in a step; what does not
@@ -742,8 +729,7 @@ typedef struct tamis_reducer_config {
 } tamis_reducer_config;
 
 /** Fields not named are 0, NULL, or the first of their enum. */
-#define TAMIS_REDUCER_CONFIG_INIT                                                                  \
-    TAMIS_INIT(tamis_reducer_config, TAMIS_SET(density, 0.01) TAMIS_SET(residual_decay, -1.0))
+#define TAMIS_REDUCER_CONFIG_INIT TAMIS_INIT(tamis_reducer_config, TAMIS_SET(residual_decay, -1.0))
 
 /**
  * Make a reducer: residual (zero), plan, buffers. All memory is taken here, none in a step.
@@ -904,6 +890,20 @@ TAMIS_CHECKED tamis_status tamis_reducer_outcome(tamis_reducer *reducer, uint32_
  * Lifetime:   of the library   Errors:  none: "host" for NULL
  */
 TAMIS_API const char *tamis_reducer_driver(const tamis_reducer *reducer, const char **why);
+
+/**
+ * The options of a reducer, with what was left open filled in.
+ *
+ * @param  config  [out]  TAMIS_REDUCER_CONFIG_INIT before; scheme is NULL, update is `update` or
+ *                        NULL
+ * @param  update  [out]  TAMIS_UPDATE_INIT before; norm_matching and scale for the density of now.
+ *                        NULL: not wanted
+ *
+ * Collective: no   Errors:  ARGUMENT
+ */
+TAMIS_CHECKED tamis_status tamis_reducer_options(const tamis_reducer *reducer,
+                                                 tamis_reducer_config *config,
+                                                 tamis_update *update);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 7. Results                                                                                   */

@@ -64,7 +64,7 @@ static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t rank) {
 
 static __device__ void use_scale(const tam_cuda_exchange &x) {
     tam_cuda_common *common = x.common;
-    common->scale = tam_norm_matching_scale(common->norm_matching, x.norm_matching, x.scale_most);
+    common->scale = tam_norm_matching_scale(common->norm_matching, common->ratio, x.scale_most);
     common->divisor = (float)(x.divisor / common->scale);
 }
 
@@ -106,7 +106,7 @@ static __device__ void apply_conclude(const tam_cuda_exchange &x, const bucket_t
         return;
     }
     verdict->nonfinite += all.bad;
-    if (x.norm_matching > 0.0) /* if nothing is learned: as after the step before */
+    if (x.matches) /* if nothing is learned: as after the step before */
         use_scale(x);
     if (all.bad > 0 && x.nonfinite != TAMIS_NONFINITE_DROP) {
         verdict->status = TAMIS_E_NONFINITE;
@@ -118,7 +118,7 @@ static __device__ void apply_conclude(const tam_cuda_exchange &x, const bucket_t
         verdict->count += all.counts[b];
         verdict->sent_sum += all.squares[b];
     }
-    if (x.norm_matching > 0.0)
+    if (x.matches)
         learn_scale(x, all);
 }
 
@@ -150,7 +150,7 @@ static __device__ void apply_decide(const tam_cuda_exchange &x) {
 /* With norm matching the scale is not known yet, and need not be: it makes no step longer than the
  * ranks' own times a constant. */
 static __device__ __forceinline__ float divisor_of(const tam_cuda_exchange &x) {
-    return x.norm_matching > 0.0 ? x.divisor : x.common->divisor;
+    return x.matches ? x.divisor : x.common->divisor;
 }
 
 /* What would be applied is finite. */
@@ -180,7 +180,7 @@ static __device__ uint64_t validate_piece(const tam_cuda_exchange &x, uint32_t p
             float error = x.rounded.blocks > 0 ? x.errors[i] : 0.0f;
             kept += (double)error * error;
         });
-    if (x.norm_matching > 0.0) /* uniform in the block */
+    if (x.matches) /* uniform in the block */
         put_sum(squares, &x.value_sums[piece]);
     if (x.rounded.blocks > 0)
         put_sum(kept, &x.rounded.squares[piece]);
@@ -224,7 +224,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_UNSPILLED)
         return;
     if (x.checked && verdict->status == TAMIS_OK)
         check_sums(x);
-    if (x.norm_matching > 0.0)
+    if (x.matches)
         apply_add_squares(x, pieces, verdict);
     if (x.rounded.blocks > 0) {
         double kept = tam_block_fold_list(x.rounded.squares, pieces);

@@ -93,8 +93,7 @@ typedef struct tam_cuda_update {
     bool moments;  /* targets have an optimizer */
     bool corrects; /* whose numbers are others in every pass */
     float *masked; /* moments that are cleared where the residual is; or NULL */
-    double
-        norm_matching; /* tamis_update.norm_matching: the scale follows from norms; needs nstats */
+    bool matches;      /* the scale follows from norms (tamis_update.norm_matching); needs nstats */
     double scale_most; /* of such a scale */
 } tam_cuda_update;
 
@@ -200,6 +199,7 @@ typedef struct tam_cuda_past {
     bool has_norms;                  /* of all buckets */
     tam_norm_matching norm_matching; /* as well */
     double scale; /* of updates, unless there is norm matching; 0: there are none */
+    double ratio; /* tamis_update.norm_matching */
 } tam_cuda_past;
 
 /** Start from `past` and the state in plan.control: for every bucket, before the first step, while

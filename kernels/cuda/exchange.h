@@ -160,6 +160,7 @@ typedef struct tam_cuda_common {
                                bucket has been exchanged */
     uint32_t zero;
     double scale; /* of updates, which the divisor includes */
+    double ratio; /* tamis_update.norm_matching, of the density */
     tam_norm_matching norm_matching;
 } tam_cuda_common;
 
@@ -195,7 +196,8 @@ typedef struct tam_cuda_exchange {
     tam_scheme scheme;
     uint32_t nonfinite;               /* a tamis_nonfinite */
     float divisor;                    /* before the scale of updates */
-    double norm_matching, scale_most; /* tam_cuda_update */
+    bool matches;      /* the scale follows from norms, by common->ratio */
+    double scale_most; /* tam_cuda_update */
     float *masked;
     uint32_t blocks;  /* CUDA blocks of every launch, at most */
     uint32_t still;   /* parts stay with their ranks; else they rotate */

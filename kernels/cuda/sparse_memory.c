@@ -104,7 +104,7 @@ void tam_cuda_sparse_describe(tam_cuda_step *s, float *acc) {
         .scheme = plan->control->scheme,
         .nonfinite = plan->nonfinite,
         .divisor = plan->divisor,
-        .norm_matching = plan->update.norm_matching,
+        .matches = plan->update.matches,
         .scale_most = plan->update.scale_most,
         .masked = plan->update.masked,
         .blocks = d->multiprocessors * TAM_EXCHANGE_BLOCKS,
@@ -203,7 +203,7 @@ static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
     take_rows(s, arena);
     take_packed(s, arena);
     take_rounded(s, arena);
-    if (x->norm_matching > 0.0)
+    if (x->matches)
         x->value_sums = tam_cuda_take(arena, x->capacity / TAM_PIECE + 1, sizeof(double));
 }
 

@@ -208,8 +208,8 @@ void tam_cuda_step_close(tam_cuda_step *s) {
 
 static double scale_of(const tam_cuda_step *s, const tam_cuda_past *past) {
     const tam_cuda_update *u = &s->plan.update;
-    if (u->norm_matching > 0.0)
-        return tam_norm_matching_scale(past->norm_matching, u->norm_matching, u->scale_most);
+    if (u->matches)
+        return tam_norm_matching_scale(past->norm_matching, past->ratio, u->scale_most);
     return past->scale > 0.0 ? past->scale : 1.0;
 }
 
@@ -220,6 +220,7 @@ static tamis_status load_common(const tam_cuda_step *s, const tam_cuda_past *pas
         .has_norms = past->has_norms,
         .divisor = (float)(s->exchange.divisor / scale),
         .scale = scale,
+        .ratio = past->ratio,
         .norm_matching = past->norm_matching,
     };
     size_t first = offsetof(tam_cuda_common, refused);
@@ -262,6 +263,7 @@ static tamis_status step_save(tam_cuda_step *s, tam_cuda_past *past) {
     past->has_norms = common.has_norms != 0;
     past->norm_matching = common.norm_matching;
     past->scale = common.scale;
+    past->ratio = common.ratio;
     past->all = s->group->budgets.k;
     TAM_TRY(tam_cuda_queue_read(queue, s->control.norm, sizeof past->norm, &past->norm));
     TAM_TRY(tam_cuda_queue_read(queue, s->control.k, sizeof past->k, &past->k));

@@ -44,8 +44,8 @@ typedef struct tam_option {
  * are refused: collectives/reducer/refuse.c. */
 /* clang-format off */
 #define TAM_CONFIG_OPTIONS(row) \
-    row(density, REAL, STATE, DBL_TRUE_MIN, 1, NAN, "in (0, 1]", \
-        "share of the entries that are sent") \
+    row(density, REAL, STATE, DBL_TRUE_MIN, 1, 0, "in (0, 1] or 0 (open)", \
+        "share of the entries that are sent; 0: what suits the update") \
     row(output, WORD, STATE, 0, 1, NAN, "dense|sparse", "form of the result") \
     row(op, WORD, STATE, 0, 1, NAN, "mean|sum", "reduction over ranks") \
     row(nonfinite, WORD, STATE, 0, 2, NAN, "error|skip|drop", "what happens on NaN and Inf") \
@@ -69,8 +69,8 @@ typedef struct tam_option {
         "largest density that may be set later; 0: density") \
     row(ranks_per_node, U32, STATE, 0, UINT32_MAX, NAN, "", \
         "ranks per node of the hierarchical exchange; 0: flat exchange") \
-    row(residual_decay, REAL, STATE, 0, 1, -1, "0 to 1 or -1 (as advised)", \
-        "factor on the residual in every step") \
+    row(residual_decay, REAL, STATE, 0, 1, -1, "0 to 1 or -1 (open)", \
+        "factor on the residual in every step; -1: what suits the update") \
     row(device, WORD, RANK, 0, 1, NAN, "cpu|cuda", "memory that holds the gradients") \
     row(grad_dtype, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", \
         "element type of gradients") \
@@ -92,16 +92,16 @@ typedef struct tam_option {
 /* Options of tamis_update; rule momentum has only the rows before beta2. */
 #define TAM_UPDATE_OPTIONS(row) \
     row(rule, WORD, STATE, 0, 2, NAN, "adam|momentum|step", "update rule") \
-    row(beta1, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1) or -1 (as advised)", \
-        "decay of the first moment") \
-    row(scale, REAL, RANKS, 1e-6, 1e6, NAN, "1e-6 to 1e6 or 0 (as advised)", \
-        "factor on the result") \
+    row(beta1, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1) or -1 (open)", \
+        "decay of the first moment; -1: 0.9, adam below 2 % 0") \
+    row(scale, REAL, RANKS, 1e-6, 1e6, NAN, "1e-6 to 1e6 or 0 (open)", \
+        "factor on the result; 0: by norms, for momentum by density") \
     row(beta2, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1)", \
         "decay of the second moment") \
     row(epsilon, REAL, STATE, 1e-38, 1e38, NAN, "1e-38 to 1e38", \
         "added to the root of the second moment") \
-    row(norm_matching, REAL, RANKS, 0.01, 100, 0, "0 or 0.01 to 100", \
-        "norm of a step, in units of that of a rank's own; 0: by scale")
+    row(norm_matching, REAL, RANKS, 0.01, 100, 0, "0.01 to 100 or 0 (open)", \
+        "norm of a step, in units of that of a rank's own; 0: by density, or by scale")
 /* clang-format on */
 
 #define TAM_OPTION_ENUMERATOR(name, ...) TAM_CONFIG_##name,

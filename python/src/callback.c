@@ -66,8 +66,7 @@ static bool recall_both(const loan *send, const loan *recv) {
 
 /* -- the call --------------------------------------------------------------------------------- */
 
-static tamis_status py_call_allgather(const tam_py_comm *self, const loan *send,
-                                            const loan *recv) {
+static tamis_status py_call_allgather(const tam_py_comm *self, const loan *send, const loan *recv) {
     PyObject *answer = PyObject_CallFunctionObjArgs(self->allgather, send->view, recv->view, NULL);
     tamis_status status = TAMIS_OK;
     if (!answer) {

@@ -243,7 +243,7 @@ typedef struct tam_py_reducer {
     bool writes;  /* dense output: gradients must be writable */
     bool updates; /* update mode, by `update` */
     tamis_update update;
-    double residual_decay;
+    double density, residual_decay;
     uint64_t residual_length; /* elements; for scheme dense, without residual, the layout's */
     uint64_t serial;          /* number of this object in the process */
     const char *inside;       /* name of the call in progress, other than ready, or NULL */

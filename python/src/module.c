@@ -86,18 +86,6 @@ static PyObject *settings(PyObject *module, PyObject *none) {
     return list_all(setting_at);
 }
 
-static PyObject *update_advise(PyObject *module, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"density", "beta1", NULL};
-    tamis_update update = TAMIS_UPDATE_INIT;
-    double decay, density;
-    (void)module;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "d|d:update_advise", names, &density,
-                                     &update.beta1))
-        return NULL;
-    tamis_status status = tamis_update_advise(density, &update, &decay);
-    return status == TAMIS_OK ? Py_BuildValue("(dd)", update.scale, decay) : tam_py_raise(status);
-}
-
 /* -- definition ------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
@@ -107,10 +95,6 @@ static PyMethodDef functions[] = {
      "features()\n--\n\nParts that may be missing: name, available, reason."},
     {"settings", settings, METH_NOARGS,
      "settings()\n--\n\nEnvironment variables that the library reads, and the values in effect."},
-    {"update_advise", (PyCFunction)(void (*)(void))update_advise, METH_VARARGS | METH_KEYWORDS,
-     "update_advise(density, beta1=-1.0)\n--\n\n"
-     "(scale, residual_decay) that suit Adam in update mode at this density; beta1 -1: 0.9 from\n"
-     "0.05 on, else 0."},
     {"check_equal", (PyCFunction)(void (*)(void))tam_py_check_equal, METH_VARARGS | METH_KEYWORDS,
      "check_equal(comm, data)\n--\n\n"
      "Error (MISMATCH) that names the ranks whose bytes differ. Collective, between steps. "

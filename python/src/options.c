@@ -100,13 +100,13 @@ static bool as_real(PyObject *value, const char *what, double *out) {
 typedef enum kind {
     TEXT,
     REAL,
-    ADVISED,
+    OPEN,
     U32,
     U64,
     WORD,
     UPDATE,
     METER
-} kind; /* an advised option may be None */
+} kind; /* what is left open may be None */
 
 enum { OPTIONS_MAX = 48, WORDS_MAX = 16, WORDS_BYTES = 128 };
 
@@ -143,7 +143,7 @@ static kind kind_of(const tamis_option *o) {
     if (strcmp(o->kind, "word") == 0)
         return WORD;
     if (strcmp(o->kind, "double") == 0)
-        return strstr(o->range, "as advised") ? ADVISED : REAL;
+        return strstr(o->range, "(open)") ? OPEN : REAL;
     return strcmp(o->kind, "uint32_t") == 0 ? U32 : U64;
 }
 
@@ -264,7 +264,7 @@ static bool read_option(const option *o, PyObject *value, void *base, PyObject *
         return tam_py_as_text(value, o->name, owner, field);
     case REAL:
         return as_real(value, o->name, field);
-    case ADVISED:
+    case OPEN:
         return value == Py_None || as_real(value, o->name, field);
     case U32:
         return tam_py_as_u32(value, o->name, field);
@@ -297,33 +297,12 @@ static PyObject *given(PyObject *dict, const char *name) {
     return value == Py_None ? NULL : value;
 }
 
-/* Fill in what an update leaves open as the library advises, so that Python can read the values. */
-static bool options_complete(PyObject *keywords, tam_py_options *out) {
-    PyObject *update = given(keywords, "update");
-    tamis_update advised = out->update;
-    double decay;
-    if (!update && !given(keywords, "residual_decay"))
-        out->config.residual_decay = 1.0;
-    if (!update)
-        return true;
-    out->config.update = &out->update;
-    tamis_status status = tamis_update_advise(out->config.density, &advised, &decay);
-    if (status != TAMIS_OK) {
-        tam_py_raise(status);
-        return false;
-    }
-    out->update.beta1 = advised.beta1;
-    if (!given(update, "scale") && out->update.norm_matching == 0.0) /* else it would be a bound */
-        out->update.scale = advised.scale;
-    if (!given(keywords, "residual_decay"))
-        out->config.residual_decay = decay;
-    return true;
-}
-
 bool tam_py_options_read(PyObject *keywords, tam_py_options *out) {
     *out = (tam_py_options){TAMIS_REDUCER_CONFIG_INIT, TAMIS_UPDATE_INIT, NULL, NULL};
-    if (read_table(&of_reducer, keywords, out, &out->owner) && options_complete(keywords, out))
+    if (read_table(&of_reducer, keywords, out, &out->owner)) {
+        out->config.update = given(keywords, "update") ? &out->update : NULL;
         return true;
+    }
     Py_CLEAR(out->owner);
     return false;
 }

@@ -143,15 +143,21 @@ static bool count_residual(tam_py_reducer *self, const tamis_reducer_config *con
 }
 
 /* Keep what other files here need, so that they need not ask the library. */
-static bool keep_config(tam_py_reducer *self, const tamis_reducer_config *config) {
+static bool keep_config(tam_py_reducer *self) {
+    tamis_reducer_config own = TAMIS_REDUCER_CONFIG_INIT, *config = &own;
+    self->update = (tamis_update)TAMIS_UPDATE_INIT;
+    tamis_status status = tamis_reducer_options(self->handle, config, &self->update);
+    if (status != TAMIS_OK) {
+        tam_py_raise(status);
+        return false;
+    }
     self->device = config->device;
     self->type = config->grad_dtype;
     self->op = config->op;
     self->writes = config->output == TAMIS_OUTPUT_DENSE;
+    self->density = config->density;
     self->residual_decay = config->residual_decay;
     self->updates = config->update != NULL;
-    if (config->update)
-        self->update = *config->update;
     return count_residual(self, config);
 }
 
@@ -175,7 +181,7 @@ static tam_py_reducer *reducer_make(PyTypeObject *type, PyObject *comm, PyObject
     if (!self)
         return NULL;
     if (!alloc_arrays(self) || !join_meter(self, options->meter, config) ||
-        !reducer_create(self, config) || !keep_config(self, config))
+        !reducer_create(self, config) || !keep_config(self))
         Py_CLEAR(self);
     return self;
 }
@@ -190,6 +196,7 @@ tam_py_reducer *tam_py_reducer_like(const tam_py_reducer *other, tam_py_comm *co
     self->type = other->type;
     self->op = other->op;
     self->writes = other->writes;
+    self->density = other->density;
     self->residual_decay = other->residual_decay;
     self->updates = other->updates;
     self->update = other->update;
@@ -350,6 +357,11 @@ static PyObject *get_op(PyObject *object, void *none) {
     return PyUnicode_FromString(((tam_py_reducer *)object)->op == TAMIS_OP_MEAN ? "mean" : "sum");
 }
 
+static PyObject *get_density(PyObject *object, void *none) {
+    (void)none;
+    return PyFloat_FromDouble(((tam_py_reducer *)object)->density);
+}
+
 static PyObject *get_residual_decay(PyObject *object, void *none) {
     (void)none;
     return PyFloat_FromDouble(((tam_py_reducer *)object)->residual_decay);
@@ -442,6 +454,7 @@ static PyGetSetDef getters[] = {
     {"driver", get_driver, NULL, "who drives the steps, \"device\" or \"host\", and why", NULL},
     {"op", get_op, NULL, "\"mean\" or \"sum\"", NULL},
     {"update", tam_py_moments_update, NULL, "the update, or None: residuals hold gradients", NULL},
+    {"density", get_density, NULL, "the share of entries that it was made for", NULL},
     {"residual_decay", get_residual_decay, NULL, "factor on residuals in every step", NULL},
     {"residual_length", get_residual_length, NULL, "elements of the residual", NULL},
     {NULL, NULL, NULL, NULL, NULL},

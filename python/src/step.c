@@ -328,7 +328,7 @@ static void py_step_mark(tam_py_reducer *self, const tam_py_plan *plan) {
 
 /* Runs without the GIL. @return how many were marked */
 static uint32_t py_step_mark_ready(tamis_reducer *handle, const tam_py_plan *plan,
-                                const tamis_step *step, tamis_status *status) {
+                                   const tamis_step *step, tamis_status *status) {
     for (uint32_t i = 0; i < plan->count; i++) {
         *status = tamis_reducer_ready(handle, plan->index[i], step);
         if (*status != TAMIS_OK)

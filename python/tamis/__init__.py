@@ -23,7 +23,7 @@ except ImportError as error:
     ) from error
 
 from ._core import Comm, Error, Layout, Plan, Reducer
-from ._core import check_equal, features, schemes, settings, update_advise, version
+from ._core import check_equal, features, schemes, settings, version
 from .launch import comm, mpi_module, nccl_module
 from .launcher import local_rank
 
@@ -48,7 +48,6 @@ __all__ = [
     "run_elastic",
     "schemes",
     "settings",
-    "update_advise",
     "version",
 ]
 # Loaded when they are first asked for, with what they import: half of the time of `import tamis`.

@@ -139,8 +139,8 @@ class Reducer:
         comm: Comm,
         layout: Layout,
         *,
-        scheme: str = "tamis",
-        density: float = 0.01,
+        scheme: str = "tamis",  # with update "adam" or "step": "tamis-update"
+        density: float = 0.0,  # 0: what suits the update
         dtype: str = "float32",  # "float16", "bfloat16"
         device: str = "cpu",  # "cuda": the current device
         output: str = "dense",  # "sparse"
@@ -163,13 +163,12 @@ class Reducer:
         sum_codec: str = "auto",
         sum_order: str = "tree",  # "transport"
         ranks_per_node: int = 0,
-        residual_decay: Optional[float] = None,  # 1; with update "adam" from update_advise
+        residual_decay: Optional[float] = None,  # what suits the update
         update: Union[None, str, Dict[str, Any]] = None,
         meter: Optional["Meter"] = None,  # a tamis.energy.Meter, which measures the phases
     ) -> None:
         """`update`: None, "adam" or "momentum", or a dict with some of rule, beta1, beta2, epsilon,
-        scale, norm_matching, as in tamis_update. The result is then a step, not a gradient. scale
-        None takes what update_advise says for the density; for momentum it takes 1."""
+        scale, norm_matching, as in tamis_update. The result is then a step, not a gradient."""
     comm: Comm
     layout: Layout
     @property
@@ -181,6 +180,9 @@ class Reducer:
     @property
     def driver(self) -> Tuple[str, str]:
         """Who drives the steps, "device" or "host", and why not a device."""
+    @property
+    def density(self) -> float:
+        """That it was made for."""
     @property
     def residual_decay(self) -> float: ...
     @property
@@ -339,8 +341,6 @@ def version() -> Tuple[int, int, int]: ...
 def schemes() -> List[Dict[str, str]]: ...
 def features() -> List[Dict[str, Union[str, bool]]]: ...
 def settings() -> List[Dict[str, str]]: ...
-def update_advise(density: float, beta1: float = -1.0) -> Tuple[float, float]:
-    """(scale, residual_decay) that suit Adam in update mode at this density."""
 def local_presets() -> List[Dict[str, Any]]:
     """Published forms of local steps: name, steps, lr, momentum; scheme, density, value_codec (a
     number) and residual_decay (-1: as by default) of the Reducer; source."""

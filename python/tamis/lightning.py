@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Sparse exchange for the Trainer of Lightning.
 
-    Trainer(strategy="ddp", devices=4, callbacks=[SparseCallback(density=0.03)])
+    Trainer(strategy="ddp", devices=4, callbacks=[SparseCallback()])
 
 Lightning's own ddp_comm_hook and ddp_comm_state are registered on CUDA devices only.
 """
@@ -33,7 +33,7 @@ class SparseCallback(Callback):
     gathered; a run that is resumed from one, by as many ranks or others, takes it from there.
     """
 
-    def __init__(self, density: float = 0.01, **options: "Unpack[AttachOptions]") -> None:
+    def __init__(self, density: Optional[float] = None, **options: "Unpack[AttachOptions]") -> None:
         self.density = density
         self.options: Dict[str, Any] = dict(options)
         self.state: Optional[SparseState] = None

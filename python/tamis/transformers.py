@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Sparse exchange for the Trainer of transformers.
 
-    trainer = transformers.Trainer(model, args, ..., callbacks=[SparseCallback(density=0.03)])
+    trainer = transformers.Trainer(model, args, ..., callbacks=[SparseCallback()])
 """
 
 import pathlib
@@ -30,7 +30,7 @@ class SparseCallback(TrainerCallback):
     by as many ranks or others, takes it from there.
     """
 
-    def __init__(self, density: float = 0.01, **options: "Unpack[AttachOptions]") -> None:
+    def __init__(self, density: Optional[float] = None, **options: "Unpack[AttachOptions]") -> None:
         self.density = density
         self.options: Dict[str, Any] = dict(options)
         self.state: Optional[SparseState] = None

@@ -139,7 +139,7 @@ static void what_goes_wrong_is_heard_once(void **state) {
     static const struct hearing all[] = {
         {"warn", NULL, "error [", 1, 1},
         {"warn", NULL, "TAMIS_E_ARGUMENT: tamis_reducer_config.density is 10", 1, 1},
-        {"error", NULL, "density is 10, not in (0, 1]", 1, 1},
+        {"error", NULL, "density is 10, not in (0, 1] or 0 (open)", 1, 1},
         {"off", NULL, "density", 0, 0},
         {"warn", wrong_again_and_again, "tamis_reducer_wait: reducer is NULL", 1, 1},
         {"warn", start_twice, "TAMIS_E_STATE", 1, 1},

@@ -215,6 +215,7 @@ static void run_momentum(test_rank *self) {
     update.rule = TAMIS_UPDATE_MOMENTUM;
     update.norm_matching = matches[self->id];
     config.update = &update;
+    config.density = 0.01;
     RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
     for (uint32_t t = 0; t < 3; t++) {
         tamis_stats stats = TAMIS_STATS_INIT;

@@ -73,14 +73,12 @@ static void options_of_an_update(void **state) {
 
 static void densities_and_scales(void **state) {
     tamis_reducer *r = make(NULL);
-    tamis_update update = TAMIS_UPDATE_INIT;
     tamis_step step = TAMIS_STEP_INIT;
-    double density, decay;
+    double density;
     float grad[N] = {0};
     (void)state;
     spoil(&density, sizeof density);
     assert_int_equal(tamis_reducer_set_density(r, density), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_update_advise(density, &update, &decay), TAMIS_E_ARGUMENT);
     step.grad = grad;
     spoil(&step.scale, sizeof step.scale);
     assert_int_equal(tamis_reducer_start(r, &step), TAMIS_E_ARGUMENT);

@@ -152,7 +152,8 @@ static void run_differing(test_rank *self) {
     tamis_update update = {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 5.0, 0.0};
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_reducer *reducer = NULL;
-    config.density = 0.1; /* for which 5 is advised */
+    config.density = 0.1;
+    config.value_codec = TAMIS_VALUE_FLOAT32;
     config.scheme = "tamis";
     config.residual_decay = self->id == 1 ? odd->decay : 0.5;
     config.update = self->id == 0 ? &update : odd->none ? NULL : &odd->update;
@@ -171,43 +172,92 @@ static void test_ranks_that_differ_are_told_so(void **state) {
 
 /* -- defaults --------------------------------------------------------------------------------- */
 
-static void test_advice_is_that_of_the_table_and_between_its_rows(void **state) {
-    static const double rows[][3] = {{1.0, 1.0, 1.0},    {0.1, 5.0, 1.0},    {0.03, 9.0, 1.25},
-                                     {0.01, 10.0, 1.75}, {0.001, 10.0, 1.0}, {1e-6, 10.0, 1.0}};
-    double decay = -1.0;
-    tamis_update update = TAMIS_UPDATE_INIT, spreading = TAMIS_UPDATE_INIT;
-    (void)state;
-    update.beta1 = 0.9;
-    spreading.beta1 = 0.0;
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        assert_int_equal(tamis_update_advise(rows[i][0], &update, &decay), TAMIS_OK);
-        assert_true(fabs(update.scale - rows[i][1]) < 1e-4 && decay == 0.0);
-        assert_int_equal(tamis_update_advise(rows[i][0], &spreading, &decay), TAMIS_OK);
-        assert_true(fabs(spreading.scale - rows[i][2]) < 1e-4 && decay == 0.98);
-    }
-    assert_int_equal(tamis_update_advise(sqrt(0.1 * 0.03), &update, &decay), TAMIS_OK);
-    assert_true(fabs(update.scale - sqrt(5.0 * 9.0)) < 1e-3);
-    assert_true(update.beta1 == 0.9 && update.beta2 == 0.99 && spreading.beta1 == 0.0);
-    update.scale = 5.0;
-    static const double bad[] = {0.0, -1.0, 1.5, NAN};
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_int_equal(tamis_update_advise(bad[i], &update, &decay), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_update_advise(0.1, NULL, &decay), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_update_advise(0.1, &update, NULL), TAMIS_E_ARGUMENT);
-    assert_true(update.scale == 5.0);
+/* What a reducer of one rank has made of its options. */
+static tamis_reducer_config options_of(const char *scheme, double density, tamis_update *update) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_comm *comm;
+    tamis_reducer *reducer;
+    config.scheme = scheme;
+    config.density = density;
+    config.update = update;
+    assert_int_equal(tamis_comm_create_local(1, NULL, &comm), TAMIS_OK);
+    assert_int_equal(data_reducer(comm, N, &config, &reducer), TAMIS_OK);
+    assert_int_equal(tamis_reducer_options(reducer, &config, update), TAMIS_OK);
+    assert_true(config.update == update && config.scheme == NULL);
+    tamis_reducer_destroy(reducer);
+    tamis_comm_destroy(comm);
+    return config;
 }
 
-static void test_beta1_is_advised_where_it_is_left_open(void **state) {
-    double decay;
+static const struct open_row {
+    const char *scheme;
+    bool updates;
+    tamis_update_rule rule;
+    double given, density; /* beta1 */
+    tamis_value_codec codec;
+    double beta1, decay, scale, norm_matching;
+} open_rows[] = {
+    {NULL, false, 0, 0, 0.01, TAMIS_VALUE_AUTO, 0, 1, 0, 0},
+    {NULL, true, TAMIS_UPDATE_ADAM, -1, 0.3, TAMIS_VALUE_FP4, 0.9, 0, 1, 1.25},
+    {"topk", true, TAMIS_UPDATE_ADAM, 0.8, 0.3, TAMIS_VALUE_FP4, 0.8, 0, 1, 1.25},
+    {NULL, true, TAMIS_UPDATE_ADAM, 0, 0.033, TAMIS_VALUE_AUTO, 0, 0.98, 1.25, 0},
+    {NULL, true, TAMIS_UPDATE_STEP, -1, 0.3, TAMIS_VALUE_FP4, 0, 0, 1, 1.25},
+    {NULL, true, TAMIS_UPDATE_MOMENTUM, -1, 0.1, TAMIS_VALUE_AUTO, 0.9, 1, 2.42, 0},
+    {"quantized", true, TAMIS_UPDATE_ADAM, -1, 0.3, TAMIS_VALUE_FP4, 0.9, 1, 1, 1},
+    {"dense", false, 0, 0, 0.01, TAMIS_VALUE_AUTO, 0, 1, 0, 0},
+};
+
+static void test_what_is_left_open_suits_the_update(void **state) {
     (void)state;
-    for (int i = 0; i < 3; i++) {
-        double density = i == 0 ? 0.049 : 0.051;
+    for (size_t i = 0; i < sizeof open_rows / sizeof open_rows[0]; i++) {
+        const struct open_row *row = &open_rows[i];
         tamis_update update = TAMIS_UPDATE_INIT;
-        update.rule = i == 2 ? TAMIS_UPDATE_MOMENTUM : TAMIS_UPDATE_ADAM;
-        assert_int_equal(tamis_update_advise(density, &update, &decay), TAMIS_OK);
-        assert_true(update.beta1 == (i == 0 ? 0.0 : 0.9));
-        assert_true(decay == (i == 0 ? 0.98 : i == 1 ? 0.0 : 1.0));
-        assert_true(update.scale > 1.0);
+        test_context("row %zu", i);
+        update.rule = row->rule;
+        update.beta1 = row->given;
+        tamis_reducer_config c = options_of(row->scheme, 0.0, row->updates ? &update : NULL);
+        assert_true(c.density == row->density && c.density_max == row->density);
+        assert_int_equal(c.value_codec, row->codec);
+        assert_true(c.residual_decay == row->decay);
+        if (row->updates)
+            assert_true(update.beta1 == row->beta1 && update.norm_matching == row->norm_matching &&
+                        fabs(update.scale - row->scale) < 0.05);
+    }
+}
+
+static void test_adam_has_no_momentum_below_2_percent(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        tamis_update update = TAMIS_UPDATE_INIT;
+        tamis_reducer_config c = options_of(NULL, i ? 0.021 : 0.019, &update);
+        assert_true(update.beta1 == (i ? 0.9 : 0.0) && c.residual_decay == (i ? 0.0 : 0.98));
+        assert_true((update.norm_matching > 0.0) == i && update.scale == (i ? 1.0 : 1.25));
+    }
+}
+
+static void test_what_is_given_stays(void **state) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    (void)state;
+    update.scale = 5.0;
+    tamis_reducer_config c = options_of(NULL, 0.07, &update);
+    assert_true(c.density == 0.07 && c.value_codec == TAMIS_VALUE_AUTO);
+    assert_true(update.scale == 5.0 && update.norm_matching == 0.0);
+    update.norm_matching = 3.0;
+    (void)options_of(NULL, 0.07, &update);
+    assert_true(update.scale == 5.0 && update.norm_matching == 3.0);
+    assert_int_equal(tamis_reducer_options(NULL, &c, &update), TAMIS_E_ARGUMENT);
+}
+
+/* Twice the entries, a step in the logarithm. */
+static void test_norms_follow_the_density(void **state) {
+    static const double rows[][2] = {{1.0, 1.0},    {0.3, 1.25}, {0.08, 2.0},
+                                     {0.04, 2.392}, {0.01, 3.0}, {0.002, 3.0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        tamis_update update = TAMIS_UPDATE_INIT;
+        update.beta1 = 0.9;
+        (void)options_of(NULL, rows[i][0], &update);
+        assert_true(fabs(update.norm_matching - rows[i][1]) < 0.05);
     }
 }
 
@@ -222,16 +272,15 @@ static double plain_momentum_scale(uint32_t interval, double beta) {
 }
 
 static void test_momentum_that_is_cleared_is_made_up_for(void **state) {
-    double decay;
     (void)state;
     for (uint32_t interval = 1; interval <= 1000; interval = 2 * interval + 1) {
         tamis_update update = TAMIS_UPDATE_INIT;
         update.rule = TAMIS_UPDATE_MOMENTUM;
-        assert_int_equal(tamis_update_advise(1.0 / interval, &update, &decay), TAMIS_OK);
+        tamis_reducer_config c = options_of(NULL, 1.0 / interval, &update);
         double want = interval == 1 ? 1.0 : plain_momentum_scale(interval, 0.9);
-        assert_true(fabs(update.scale - want) < 1e-9 * want && decay == 1.0);
-        update.beta1 = 0.0;
-        assert_int_equal(tamis_update_advise(1.0 / interval, &update, &decay), TAMIS_OK);
+        assert_true(fabs(update.scale - want) < 0.02 * want && c.residual_decay == 1.0);
+        update.beta1 = update.scale = 0.0;
+        (void)options_of(NULL, 1.0 / interval, &update);
         assert_true(update.scale == 1.0);
     }
 }
@@ -280,17 +329,20 @@ static void run_open(test_rank *self) {
     float outs[REDUCERS][N];
     for (int i = 0; i < REDUCERS; i++) {
         tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+        updates[i].rule = *rule;
+        if (i != LEFT)
+            config = options_of(NULL, i == OTHER ? 0.03 : 0.02, &updates[i]);
+        if (*rule == TAMIS_UPDATE_ADAM)
+            updates[i].scale = 0.0; /* no bound */
         config.density = 0.02;
         config.density_max = 0.03;
         config.update = &updates[i];
-        updates[i].rule = *rule;
-        if (i != LEFT)
-            RANK_OK(self, tamis_update_advise(i == OTHER ? 0.03 : 0.02, &updates[i],
-                                              &config.residual_decay));
         RANK_OK(self, data_reducer(self->comm, N, &config, &reducers[i]));
     }
-    RANK_CHECK(self, *rule == TAMIS_UPDATE_MOMENTUM || updates[SAME].scale != updates[OTHER].scale,
-               "both densities have the scale %g", updates[SAME].scale);
+    RANK_CHECK(self,
+               *rule == TAMIS_UPDATE_MOMENTUM ||
+                   updates[SAME].norm_matching != updates[OTHER].norm_matching,
+               "both densities have the norm matching %g", updates[SAME].norm_matching);
     for (uint32_t number = 0; number < 6; number++) {
         for (int i = 0; i < REDUCERS; i++) {
             if (number == 3)
@@ -304,7 +356,7 @@ static void run_open(test_rank *self) {
         tamis_reducer_destroy(reducers[i]);
 }
 
-static void test_what_is_left_open_is_as_advised_for_the_density(void **state) {
+static void test_what_is_left_open_follows_the_density(void **state) {
     (void)state;
     for (int rule = 0; rule < 2; rule++)
         ranks_run(2, 0, run_open, &(tamis_update_rule){(tamis_update_rule)rule});
@@ -351,11 +403,13 @@ int main(void) {
         cmocka_unit_test(test_what_has_no_update_is_refused),
         cmocka_unit_test(test_segments_with_rows_are_refused),
         cmocka_unit_test(test_ranks_that_differ_are_told_so),
-        cmocka_unit_test(test_advice_is_that_of_the_table_and_between_its_rows),
-        cmocka_unit_test(test_beta1_is_advised_where_it_is_left_open),
+        cmocka_unit_test(test_what_is_left_open_suits_the_update),
+        cmocka_unit_test(test_adam_has_no_momentum_below_2_percent),
+        cmocka_unit_test(test_what_is_given_stays),
+        cmocka_unit_test(test_norms_follow_the_density),
         cmocka_unit_test(test_momentum_that_is_cleared_is_made_up_for),
         cmocka_unit_test(test_momentum_at_density_1_is_that_of_sgd),
-        cmocka_unit_test(test_what_is_left_open_is_as_advised_for_the_density),
+        cmocka_unit_test(test_what_is_left_open_follows_the_density),
         cmocka_unit_test(test_a_state_brings_the_scale_of_its_density),
     };
     return cmocka_run_group_tests_name("update_options", tests, NULL, NULL);

@@ -234,7 +234,7 @@ def not_of(option):
     "options, words",
     [
         (dict(scheme="none"), "neither a preset"),
-        (dict(density=0.0), "density"),
+        (dict(density=-0.1), "density"),
         (dict(dtype="float64"), 'not "float32", "float16" or "bfloat16"'),
         (dict(dtype=np.float32), "dtype is <class"),
         (dict(output="none"), 'not "dense" or "sparse"'),

@@ -68,7 +68,7 @@ misuse() { # what must be said, how the snippet becomes wrong: a script of sed
     ! grep -q "step: ok" "$dir/out" || fail "it went on: $2"
     echo "$2: $(grep -m 1 -- "$1" "$dir/out")"
 }
-misuse "density is 10, not in (0, 1]" '/^check(tamis_reducer_create/i cfg.density = 10;'
+misuse "density is 10, not in (0, 1] or 0 (open)" '/^check(tamis_reducer_create/i cfg.density = 10;'
 misuse "MPI is not initialised" '/^int level/d; /^MPI_Init_thread/d; /^MPI_Bcast/d'
 misuse "without a wait" '/tamis_reducer_wait/d'
 misuse "rank 1" '/^check(tamis_layout_create/i segments[0].length += 32 * (uint64_t)of_rank();'

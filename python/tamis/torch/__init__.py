@@ -2,7 +2,7 @@
 """Sparse gradient exchange for PyTorch.
 
     ddp = torch.nn.parallel.DistributedDataParallel(model)
-    state = tamis.torch.attach(ddp, density=0.03, optimizer=adamw)   # the rest of the loop stays
+    state = tamis.torch.attach(ddp, optimizer=adamw)   # the rest of the loop stays
     ...
     torch.save({"model": ddp.state_dict(), "tamis": state.state_dict()}, f"rank{rank}.pt")
 

@@ -234,7 +234,7 @@ def _restore(state: "SparseState", saved: Dict[str, Any], strict: bool, taken: L
             if strict and saved["control"] is not None:
                 control = _bytes(saved["control"][number])
             rollback.append((group, before))
-            if strict and control is None and saved["density"] != state.density:
+            if strict and control is None and saved["density"] not in (None, state.density):
                 group.sparse.set_density(saved["density"])
             group.restore(control, residual)
         _restore_optimizers(state, saved, strict)

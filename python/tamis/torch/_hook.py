@@ -79,7 +79,7 @@ def sparse_hook(
 
 def attach(
     ddp: torch.nn.Module,
-    density: float = 0.01,
+    density: Optional[float] = None,
     optimizer: Any = None,
     reduce: Optional[str] = None,
     norm_matching: Optional[float] = None,
@@ -88,7 +88,7 @@ def attach(
 ) -> SparseState:
     """Let a DistributedDataParallel exchange sparsely: make its state, register the hook.
 
-        state = tamis.torch.attach(ddp, density=0.08, optimizer=adamw)
+        state = tamis.torch.attach(ddp, optimizer=adamw)
         ...                                  # the rest of the script stays as it is
 
     optimizer  the one that steps, or a list of those that do. SGD gets the mean of sparse gradients.

@@ -11,16 +11,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from .. import _core
-
 
 class Kind(NamedTuple):
     """How the parameters of an optimizer are exchanged."""
 
     mode: str  # "gradient" or "step"
     residual_decay: Optional[float] = None
-    norm_matching: Optional[float] = None  # of tamis_update; None: by density; 0: no norms, a scale
+    norm_matching: Optional[float] = None  # of tamis_update; None: by density; 0: no norms
     decouples: bool = False  # weight decay is apart from the gradient: p *= 1 - lr wd
+    density: float = 0.0  # 0: what suits its rule
     scheme: str = "tamis-update"
     value_codec: str = "auto"
     rule: str = "step"  # of tamis_update; momentum: budgets follow norms
@@ -34,16 +33,6 @@ class Kind(NamedTuple):
     def clears_at(self, density: float) -> bool:
         """Above, an entry travels so often that its momentum is never old."""
         return bool(self.clears) and density < 0.4
-
-    def factor(self, density: float, made_for: float, group: Dict[str, Any]) -> float:
-        """On results of a reducer that was made for another density."""
-        if self.rule == "momentum":
-            return self.scale_at(density, group)
-        if self.norm_matching == 0.0:
-            return float(_core.update_advise(density, 0.0)[0])
-        if self.norm_matching is not None:
-            return 1.0
-        return norm_matching_at(density) / norm_matching_at(made_for)
 
     def scale_at(self, density: float, group: Dict[str, Any]) -> float:
         """Factor on what is applied, with which the rate of a dense run suits.
@@ -74,8 +63,8 @@ _WHOLE = whole(Kind("step", 0.0, decouples=True))
 
 # The first row whose word is in the name of the class, or of one of its bases, in lower case.
 _ROWS: List[Tuple[str, Kind]] = [
-    ("nadam", Kind("step", 0.9, 1.0)),
-    ("rmsprop", Kind("step", 0.9, 1.0)),
+    ("nadam", Kind("step", 0.9, 1.0, density=0.08)),
+    ("rmsprop", Kind("step", 0.9, 1.0, density=0.08)),
     ("adamw", Kind("step", 0.0, decouples=True)),
     ("adam", Kind("step", 0.0)),
     ("muon", _WHOLE),
@@ -105,11 +94,6 @@ _REFUSED: Dict[str, str] = {
     "zeroredundancyoptimizer": "it divides its state among the ranks, which here have one of their"
     " own: give the optimizer inside",
 }
-
-# Norm of a step in units of that of a rank's own, by density: about 1 / sqrt of the share of the
-# energy that the chosen entries have. Linear between rows, in the logarithm of the density.
-_NORM_MATCHINGS = [(1.0, 1.0), (0.3, 1.25), (0.08, 2.0), (0.033, 2.5), (0.01, 3.0)]
-
 
 def sparse(kind: Kind) -> Kind:
     """One of whole() where the caller insists on a scheme that chooses."""
@@ -145,17 +129,7 @@ def _is_momentless(word: str, optimizer: torch.optim.Optimizer) -> bool:
 
 def _without_momentum(kind: Kind) -> Kind:
     """Adam with beta1 = 0: the residual is its momentum (docs/fidelity.md)."""
-    return kind._replace(residual_decay=0.98, norm_matching=0.0)
-
-
-def norm_matching_at(density: float) -> float:
-    """The factor of norm matching that suits a density."""
-    rows = _NORM_MATCHINGS
-    for (above, high), (below, low) in zip(rows, rows[1:]):
-        if density >= below:
-            share = math.log(density / above) / math.log(below / above)
-            return high + share * (low - high)
-    return rows[-1][1]
+    return kind._replace(residual_decay=0.98, norm_matching=0.0, density=0.033)
 
 
 def is_adaptive(group: Dict[str, Any]) -> bool:

@@ -41,7 +41,6 @@ class LocalStepper(Stepper):
         # Adagrad of torch makes its state with the optimizer, and misses it where it is gone.
         rows = [own for own in optimizer.state.values() if isinstance(own, dict)]
         self._begins_lazily = not optimizer.state or any("step" in own for own in rows)
-        self._made_for = state.density
         super().__init__(optimizer, kind, state)
 
     def close(self) -> None:
@@ -85,7 +84,7 @@ class LocalStepper(Stepper):
 
     def _clears(self) -> bool:
         momentum = any(group.get("momentum") for group in self.optimizer.param_groups)
-        return momentum and self.kind.clears_at(self._state.density)
+        return momentum and self.kind.clears_at(self._density())
 
     def _known(
         self, group: Dict[str, Any]
@@ -158,9 +157,14 @@ class LocalStepper(Stepper):
             row.apply(self._factor(row.group)) if applied else row.restore()
         return told
 
+    def _density(self) -> float:
+        now = self._state.density
+        return self._exchange.groups[0].sparse.density if now is None else now
+
     def _factor(self, group: Dict[str, Any]) -> float:
-        """What suits the density of now, and the momentum; the reducer was made for others."""
-        return self.kind.factor(self._state.density, self._made_for, group)
+        """What suits the density of now and the momentum, which the reducer does not know."""
+        clears = self.kind.rule == "momentum"
+        return self.kind.scale_at(self._density(), group) if clears else 1.0
 
     @torch.no_grad()
     def _clear_applied(self, rows: List[Row]) -> None:

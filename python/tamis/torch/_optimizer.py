@@ -58,7 +58,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self,
         optimizer: torch.optim.Optimizer,
         parameters: Parameters,
-        density: float = 0.01,
+        density: Optional[float] = None,
         reduce: Optional[str] = None,
         norm_matching: Optional[float] = None,
         **more: "Unpack[StateOptions]",

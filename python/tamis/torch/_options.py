@@ -60,7 +60,7 @@ class AttachOptions(StateOptions, total=False):
 
 def check_options(
     options: Dict[str, Any],
-    density: float,
+    density: Optional[float],
     warmup: int,
     check_every: Optional[int],
     norms: Dict[str, Optional[float]],
@@ -74,7 +74,7 @@ def check_options(
             " tamis.torch.attach(ddp, optimizer=optimizer)"
         )
     _check_names(options)
-    if not 0.0 < density <= 1.0:
+    if density is not None and not 0.0 < density <= 1.0:
         raise ValueError(f"density is {density}, not a share in (0, 1]: 3 % is 0.03")
     if type(density) is int:
         warnings.warn(

@@ -12,6 +12,12 @@ from ._stepper import innermost
 
 Rows = List[Tuple[str, torch.Tensor]]
 
+FEW = (
+    "{} with density={}: at 1 % small language models ended 10 % above dense, for entries whose"
+    " momentum is never among the surest hardly move. The same bytes carry three times the entries in"
+    ' two bits (density=0.033, value_codec="fp2", sum_codec="fp2": 2 to 4 % above)'
+)
+
 
 class Family(NamedTuple):
     """Parameters of one dtype that one reducer exchanges."""
@@ -34,7 +40,7 @@ def optimizers_of(given: Any) -> List[torch.optim.Optimizer]:
 def kinds_of(
     optimizers: Sequence[torch.optim.Optimizer],
     reduce: Optional[str],
-    density: float,
+    density: Optional[float],
     scheme: Optional[str],
     norm_matching: Optional[float],
 ) -> List[Kind]:
@@ -59,7 +65,10 @@ def kinds_of(
 
 
 def _kind_of(
-    optimizer: torch.optim.Optimizer, reduce: Optional[str], density: float, scheme: Optional[str]
+    optimizer: torch.optim.Optimizer,
+    reduce: Optional[str],
+    density: Optional[float],
+    scheme: Optional[str],
 ) -> Kind:
     if reduce == "gradient":
         return GRADIENT
@@ -68,10 +77,12 @@ def _kind_of(
         kind = _kinds.whole(kind) if scheme == "quantized" else _kinds.sparse(kind)
     if reduce == "step":
         return kind
-    if density >= 1 or scheme == "dense":  # nothing is left out: as dense
+    if (density is not None and density >= 1) or scheme == "dense":  # nothing is left out: as dense
         return GRADIENT
     if kind.doubt:
         warnings.warn(f"{type(optimizer).__name__}: {kind.doubt}", RuntimeWarning, stacklevel=5)
+    if density is not None and density < 0.02 and kind.norm_matching is None and scheme is None:
+        warnings.warn(FEW.format(type(optimizer).__name__, density), RuntimeWarning, stacklevel=5)
     return kind
 
 
@@ -109,11 +120,11 @@ def families_of(
 def options_of(
     kind: Kind,
     optimizer: Optional[torch.optim.Optimizer],
-    density: float,
+    density: Optional[float],
     options: Dict[str, Any],
 ) -> Dict[str, Any]:
     """The options of its reducer; those that the caller gave stay."""
-    options = dict(options)
+    options = dict(options, density=kind.density if density is None else density)
     options["scheme"] = options["scheme"] or kind.scheme
     if options.get("value_codec", "auto") == "auto":
         options["value_codec"] = kind.value_codec
@@ -123,12 +134,10 @@ def options_of(
         # The scale follows density and momentum: Kind.factor.
         options["update"] = dict(rule="momentum", beta1=0.0, scale=1.0)
     else:
-        factor = kind.norm_matching
-        if factor is None:
-            factor = _kinds.norm_matching_at(density)
-        options["update"] = dict(rule="step", scale=1.0)
-        if factor:
-            options["update"] = dict(rule="step", norm_matching=factor)
+        matching = kind.norm_matching
+        options["update"] = dict(rule="step")
+        if matching is not None:
+            options["update"] = dict(rule="step", norm_matching=matching, scale=float(not matching))
     if options.get("residual_decay") is None:
         options["residual_decay"] = kind.residual_decay
     return options

@@ -8,7 +8,7 @@ The mesh given to fully_shard is that of a node, of one dimension: with two (HSD
 whole gradients across nodes by itself.
 """
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
@@ -26,7 +26,11 @@ def is_sharded(model: Any) -> bool:
 
 
 def attach_sharded(
-    model: torch.nn.Module, density: float, optimizer: Any, across: Any, options: Dict[str, Any]
+    model: torch.nn.Module,
+    density: Optional[float],
+    optimizer: Any,
+    across: Any,
+    options: Dict[str, Any],
 ) -> SparseState:
     if optimizer is None:
         raise TypeError(

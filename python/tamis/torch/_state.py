@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 CHECK_EVERY = 200  # steps
+WHOLE = ("dense", "quantized")  # schemes that send everything
 
 
 class SparseState(Steps):
@@ -33,7 +34,7 @@ class SparseState(Steps):
     parameters     a module, or pairs of name and parameter; those that require a gradient take
                    part. float32, float16 and bfloat16, on one device. Names, order, shapes and
                    dtypes must be the same on all ranks
-    density        share of the entries that travel
+    density        share of the entries that travel; None: what suits the optimizer
     scheme         a preset, or four policies joined by '+' (tamis.schemes()); None: "tamis" for
                    gradients, "tamis-update" for steps
     transport      "auto", "mpi", "torch", "nccl", "local": see tamis.comm
@@ -94,7 +95,7 @@ class SparseState(Steps):
     def __init__(
         self,
         parameters: _parameters.Parameters,
-        density: float = 0.01,
+        density: Optional[float] = None,
         scheme: Optional[str] = None,
         transport: str = "auto",
         overlap: bool = True,
@@ -131,7 +132,7 @@ class SparseState(Steps):
         check_options(options, density, warmup, check_every, norms, local, parts, nonfinite)
         nonfinite = nonfinite if scaler is None else "skip"
         self.device = rows[0][1].device
-        self.density, self.op, self.warmup = float(density), op, warmup
+        self.op, self.warmup = op, warmup
         self.overlap, self.scaler = overlap, scaler
         self.check_every = CHECK_EVERY if check_every is None else check_every
         self.nonfinite = nonfinite
@@ -140,7 +141,6 @@ class SparseState(Steps):
         options.setdefault("worker", "thread" if overlap else "caller")
         options.update(
             scheme=scheme,
-            density=density,
             device=self.device.type,
             op=op,
             nonfinite=self.nonfinite,
@@ -169,12 +169,13 @@ class SparseState(Steps):
         try:
             _guard.check_options(comms[0], common)
             with on(self.device):
-                self.groups = self._make_groups(families, comms, options, host_waits)
+                self.groups = self._make_groups(families, comms, density, options, host_waits)
                 self.limits = Limits(clip_norm, skip_norm, comms[0], self.device)
         except BaseException:
             self._leave_comms()
             raise
         self.comm = comms[0]
+        self.density = self._density_of(density)
         self.scheme = "+".join(sorted({group.scheme for group in self.groups}))
         self._checked = -1
         self._make_exchanges(families, kinds)
@@ -184,7 +185,7 @@ class SparseState(Steps):
         self._closed = False
         self._cache = {}
         self._futures: List[Tuple[Any, torch.Tensor]] = []
-        self._tell_adaptive = self.density < 1 and bool(self.not_given())
+        self._tell_adaptive = self.density != 1.0 and bool(self.not_given())
         self._told = False
         self._telling = False  # an error is on its way to backward()
         self._unused = weakref.finalize(self, _guard.tell_unused)
@@ -193,17 +194,25 @@ class SparseState(Steps):
         self,
         families: List[_plan.Family],
         comms: List[_core.Comm],
+        density: Optional[float],
         options: Dict[str, Any],
         host_waits: bool,
     ) -> List[Group]:
         groups = []
         for family, comm in zip(families, comms):
             owner = None if family.owner is None else self.optimizers[family.owner]
-            own = _plan.options_of(family.kind, owner, self.density, options)
+            own = _plan.options_of(family.kind, owner, density, options)
             groups.append(
                 Group(family.rows, comm, own, self.warmup > 0, self.overlap, host_waits)
             )
         return groups
+
+    def _density_of(self, given: Optional[float]) -> Optional[float]:
+        """None: several optimizers have each its own."""
+        if given is not None:
+            return float(given)
+        own = {group.sparse.density for group in self.groups if group.scheme not in WHOLE}
+        return own.pop() if len(own) == 1 else None if own else 1.0
 
     def _quiesce(self) -> None:
         """After a failure, let a thread that is still inside the step leave it, and forget steps
@@ -274,7 +283,7 @@ class SparseState(Steps):
         the same steps.
         """
         for group in self.groups:
-            if group.scheme not in ("dense", "quantized"):  # which send everything
+            if group.scheme not in WHOLE:
                 group.sparse.set_density(density)
         self.density = float(density)
 

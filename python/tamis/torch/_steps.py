@@ -24,7 +24,7 @@ class Steps:
     optimizers: List[torch.optim.Optimizer]
     device: torch.device
     scheme: str
-    density: float
+    density: Optional[float]  # None: several optimizers have each its own
     op: str
     warmup: int
     overlap: bool

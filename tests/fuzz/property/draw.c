@@ -172,6 +172,8 @@ static void draw_update(dice *d, fuzz_case *c) {
         c->update.beta1 = 0.0;
     if (chance(d, 30) && c->update.rule != TAMIS_UPDATE_MOMENTUM)
         c->update.norm_matching = spread(d, 0.01, 100.0);
+    if (c->updates && c->config.value_codec == TAMIS_VALUE_AUTO) /* which may be fp4 there */
+        c->config.value_codec = TAMIS_VALUE_FLOAT32;
 }
 
 /* Mostly remove options that the scheme cannot have. */

@@ -93,7 +93,7 @@ uint32_t worker_roll(worker *w, uint32_t sides) {
 
 /* Make one argument invalid. */
 static void make_wrong(uint32_t what, tamis_reducer_config *o, tamis_segment *segments) {
-    static const double wrong[] = {0.0, -0.5, 10.0, 1.0000001, NAN, INFINITY};
+    static const double wrong[] = {-1e-9, -0.5, 10.0, 1.0000001, NAN, INFINITY};
     static const char *const schemes[] = {
         "",     "tamis+", "all+global", "cyclic+norm+predict+dense", "all+global+exact+union+union",
         "topk "};
