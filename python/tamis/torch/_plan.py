@@ -15,7 +15,7 @@ Rows = List[Tuple[str, torch.Tensor]]
 FEW = (
     "{} with density={}: at 1 % small language models ended 10 % above dense, for entries whose"
     " momentum is never among the surest hardly move. The same bytes carry three times the entries in"
-    ' two bits (density=0.033, value_codec="fp2", sum_codec="fp2": 2 to 4 % above)'
+    ' two bits (density=0.033, value_codec="fp2", sum_codec="fp2": up to 4 % above)'
 )
 
 
