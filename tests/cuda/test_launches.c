@@ -240,9 +240,14 @@ static void test_columns_add_up(void **state) {
 }
 
 static void test_updates_and_graphs_of_the_caller_run_the_same(void **state) {
-    const tamis_update update = TAMIS_UPDATE_INIT;
+    const tamis_update open = TAMIS_UPDATE_INIT; /* values are fp4 */
+    tamis_update update = TAMIS_UPDATE_INIT;
     kind updates = {.columns = {"usual"}, .config = usual()};
+    kind left_open = {.columns = {"rounded"}, .config = usual()};
     (void)state;
+    left_open.config.update = &open;
+    run(left_open);
+    update.scale = 1.0;
     updates.config.update = &update;
     run(updates);
     run((kind){.columns = {"usual"}, .config = usual(), .captured = true});
