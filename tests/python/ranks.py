@@ -28,6 +28,13 @@ import traceback
 HERE = pathlib.Path(__file__).resolve()
 
 
+def drawn(*cases):
+    """Similar cases for parametrize: all, or one of them where TEST_FEW is set (tests/run.sh)."""
+    if not os.environ.get("TEST_FEW"):
+        return list(cases)
+    return [cases[int(os.environ.get("TEST_DRAW") or 0) % len(cases)]]
+
+
 class Raised:
     """What a case raised on a rank."""
 

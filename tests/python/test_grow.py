@@ -68,7 +68,7 @@ def run(tmp_path, njob, nnew, wanted, dies="", script=RUN):
     return [np.load(tmp_path / f"{name}.npz") for name in names if name != dies]
 
 
-@pytest.mark.parametrize("njob, nnew", [(2, 1), (2, 3)])
+@pytest.mark.parametrize("njob, nnew", ranks.drawn((2, 1), (2, 3)))
 def test_newcomers_go_on_with_the_others(njob, nnew, tmp_path):
     found = run(tmp_path, njob, nnew, njob + nnew)
     assert sorted(int(one["rank"]) for one in found) == list(range(njob + nnew))
@@ -80,7 +80,7 @@ def test_newcomers_go_on_with_the_others(njob, nnew, tmp_path):
     assert distance < 0.1, distance
 
 
-@pytest.mark.parametrize("dies", ["job0", "job1", "new0"])
+@pytest.mark.parametrize("dies", ranks.drawn("job0", "job1", "new0"))
 def test_a_death_after_the_join_leaves_the_others_with_newcomers(dies, tmp_path):
     found = run(tmp_path, 2, 2, 3, dies)
     assert len(found) == 3
@@ -125,7 +125,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("reduce", ["gradient", "step"])
+@pytest.mark.parametrize("reduce", ranks.drawn("gradient", "step"))
 def test_an_optimizer_of_torch_takes_newcomers_in(reduce, tmp_path):
     found = run(tmp_path, 2, 2, 4, reduce, script=TORCH)
     assert all(int(one["nranks"]) == 4 for one in found)
@@ -204,7 +204,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("dies, nnew", [("", 2), ("job0", 2), ("new0", 2)])
+@pytest.mark.parametrize("dies, nnew", ranks.drawn(("", 2), ("job0", 2), ("new0", 2)))
 def test_local_steps_take_newcomers_in_and_leave_the_dead_behind(dies, nnew, tmp_path):
     wanted = 2 + nnew - bool(dies)
     found = run(tmp_path, 2, nnew, wanted, dies, script=LOCAL)
@@ -235,7 +235,7 @@ def grown(state):
 ).replace("tamis.run_elastic(train,", "tamis.run_elastic(grown,")
 
 
-@pytest.mark.parametrize("odd", ["scheme", "names", "dtype", "raises"])
+@pytest.mark.parametrize("odd", ranks.drawn("scheme", "names", "dtype", "raises"))
 def test_a_newcomer_that_does_not_fit_costs_the_job_nothing(odd, tmp_path):
     """It ends, and another one joins. The address is the same by another name."""
     port, env = ranks.launch().free_port(), {"PYTHONPATH": f"{ranks.HERE.parent}:{':'.join(sys.path)}"}

@@ -32,13 +32,13 @@ def start(folder, kind, deaths, last, nranks):
 @needs_ucx
 @pytest.mark.parametrize(
     "nranks, kind, deaths, where",
-    [
+    ranks.drawn(
         (3, "means", "7:1", "before"),
         (3, "AdamW", "1:0", "before"),  # when DDP would choose its buckets anew
         (3, "means", "4:0", "within"),
         (4, "AdamW", "5:2,8:0", "within"),
         (3, "means", "4:2", "hook"),
-    ],
+    ),
 )
 def test_the_others_go_on_when_ranks_are_killed(nranks, kind, deaths, where, tmp_path):
     alone = start(tmp_path, kind, deaths, str(nranks), 1)
