@@ -79,7 +79,7 @@ double tam_update_scale_most(const tamis_reducer *r) {
 static void complete_scale(tamis_reducer *r, const tam_defaults *found) {
     r->scale_open = r->update.scale == 0.0;
     r->matching_open = found->matches && r->scale_open && r->update.norm_matching == 0.0;
-    if (r->scale_open)
+    if (r->scale_open && !tam_update_has_norm_matching(r)) /* else it would be a bound */
         r->update.scale = found->scale;
 }
 

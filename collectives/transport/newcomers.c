@@ -16,7 +16,6 @@
 #define AT_ONCE_NS UINT64_C(1000000000)
 
 struct tam_newcomers {
-    char *place;
     int listener;
     tam_strangers strangers;
     uint32_t count;  /* that wait */
@@ -31,14 +30,10 @@ tamis_status tam_newcomers_open(const char *place, tam_newcomers **out) {
     int listener;
     TAM_TRY(tam_rendezvous_listen(place, &listener));
     tam_newcomers *n = tam_alloc(sizeof *n);
-    char *own = strdup(place);
-    if (!n || !own) {
-        tam_rendezvous_end(place, listener);
-        tam_free(n);
-        free(own);
+    if (!n) {
+        close(listener);
         return tam_fail(TAMIS_E_NOMEM, "no memory to wait for newcomers");
     }
-    n->place = own;
     n->listener = listener;
     *out = n;
     return TAMIS_OK;
@@ -116,8 +111,7 @@ void tam_newcomers_close(tam_newcomers *n) {
     tam_strangers_close(&n->strangers);
     for (uint32_t i = 0; i < n->count; i++)
         close(n->sockets[i]);
-    tam_rendezvous_end(n->place, n->listener);
-    free(n->place);
+    close(n->listener);
     tam_free(n);
 }
 

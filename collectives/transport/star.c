@@ -96,7 +96,7 @@ static tamis_status open_center(tam_star *star, const char *address) {
     int listener;
     TAM_TRY(tam_rendezvous_listen(address, &listener));
     tamis_status status = receive_all(star, listener);
-    tam_rendezvous_end(address, listener);
+    close(listener);
     return status;
 }
 

@@ -57,7 +57,7 @@ static tamis_status create_by_star(uint64_t deadline_ns, const tamis_comm_config
     TAM_TRY(tam_star_place(&rendezvous.rank, &rendezvous.nranks));
     if (address[0] == '\0' && rendezvous.nranks > 1)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_ucx: rendezvous is NULL, and "
-                                          "TAMIS_RENDEZVOUS (host:port, or a folder) is not set");
+                                          "TAMIS_RENDEZVOUS=host:port is not set");
     TAM_TRY(tam_star_open(address, rendezvous.rank, rendezvous.nranks, deadline_ns, &star));
     rendezvous.allgather = tam_star_gather;
     rendezvous.context = &star;
@@ -131,7 +131,7 @@ tamis_status tamis_comm_join_ucx(const char *address, const tamis_comm_config *c
     address = address ? address : tam_setting_text(TAM_SETTING_RENDEZVOUS);
     if (address[0] == '\0')
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_join_ucx: address is NULL, and "
-                                          "TAMIS_RENDEZVOUS (host:port, or a folder) is not set");
+                                          "TAMIS_RENDEZVOUS=host:port is not set");
     uint64_t deadline_ns = tam_clock_ns() + timeout_ns;
     TAM_TRY(tam_ucx_load(&ucx));
     tamis_status status = join_try(address, timeout_ns, deadline_ns, &made);

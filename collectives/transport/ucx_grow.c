@@ -282,8 +282,8 @@ static tamis_status look_together(tam_ucx_mesh *control, const tam_growth *how) 
     bool listens;
     if (how->address[0] == '\0')
         mine.header.status = (uint64_t)tam_fail(
-            TAMIS_E_ARGUMENT,
-            "%s: address is NULL, and TAMIS_RENDEZVOUS (host:port, or a folder) is not set", call);
+            TAMIS_E_ARGUMENT, "%s: address is NULL, and TAMIS_RENDEZVOUS=host:port is not set",
+            call);
     TAM_TRY(look_once(control, how, mine, &listens));
     if (!listens) {
         grow_listen(control, how->address, mine.cause, sizeof mine.cause);

@@ -83,8 +83,7 @@ TAMIS_CHECKED tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrin
  * ranks, in their order, and of these behind them.
  *
  * A rank listens from the first call on, as long as communicators that are made of this one live:
- * one whose host has the address, or any where the rendezvous is a folder; when none does any more,
- * all try again. Then migrate the reducers
+ * one whose host has the address; when none does any more, all try again. Then migrate the reducers
  * (tamis_reducer_migrate), broadcast what the newcomers need (tamis_comm_broadcast), destroy the
  * old reducers, and destroy the old communicator, which stays usable until then. Newcomers that die
  * or stop on the way cost the time of the attempt, at most a quarter of the deadline, nor more than
@@ -95,7 +94,7 @@ TAMIS_CHECKED tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrin
  *
  * @param  address  [in]   "host:port" where newcomers come, the same text on all ranks, those that
  *                         have joined among them; a host's name, or 0.0.0.0 for every host of the
- *                         job. Or a folder that all see. NULL: TAMIS_RENDEZVOUS
+ *                         job. NULL: TAMIS_RENDEZVOUS
  * @param  larger   [out]  NULL: nobody waits, or could be taken in
  *
  * Collective: yes, between steps

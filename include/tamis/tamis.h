@@ -592,8 +592,8 @@ typedef enum tamis_update_rule {
  * be longer, for the largest hold but a part of that: norm_matching is 1 at a density of 1, 1.25 at
  * 30 %, 2 at 8 %, 2.5 at 3.3 %, 3 from 1 % down, and between these linear in the density's
  * logarithm; it follows tamis_reducer_set_density. With schemes that send every element it is 1,
- * and the residual keeps what rounding takes (residual_decay 1). At a density of 1 values are
- * float32.
+ * and the residual keeps what rounding takes (residual_decay 1). A reducer that is created with a
+ * density of 1, or a given scale, sends float32.
  *
  * Memory:      m and v on the device, 4 bytes per element each (beta1 = 0: no m; momentum: no v;
  *              step: neither)

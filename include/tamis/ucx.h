@@ -9,7 +9,7 @@
  *     rendezvous.allgather = my_allgather;           any network, for a few hundred bytes
  *     tamis_comm_create_ucx(&rendezvous, NULL, &comm);
  *
- *     tamis_comm_create_ucx(NULL, NULL, &comm);      or with TAMIS_RENDEZVOUS=place, and RANK
+ *     tamis_comm_create_ucx(NULL, NULL, &comm);      or with TAMIS_RENDEZVOUS=host:port, and RANK
  *                                                    and WORLD_SIZE, or what launchers set
  */
 #ifndef TAMIS_UCX_H
@@ -27,10 +27,8 @@ extern "C" {
  * ranks.
  *
  * The ranks need no launcher that knows them: `rendezvous` gathers their addresses, by any way,
- * while this call lasts. Without it rank 0 listens at TAMIS_RENDEZVOUS while the others come: at an
- * address of its host, "host:port", or, where that is a folder that all hosts see ("/path"), at a
- * port of the system's choice, which it writes there; rank and number are those of RANK and
- * WORLD_SIZE, or of mpirun or srun.
+ * while this call lasts. Without it rank 0 listens at TAMIS_RENDEZVOUS, an address of its host,
+ * while the others come; rank and number are those of RANK and WORLD_SIZE, or of mpirun or srun.
  *
  * Exchanges go as over MPI, with the same bits: a library thread drives them while the caller
  * computes, in stages that more than 2 ranks measure here (tamis_comm_plan).
@@ -74,7 +72,7 @@ TAMIS_CHECKED tamis_status tamis_comm_create_ucx(const tamis_callbacks *rendezvo
  * do after tamis_comm_grow: tamis_reducer_migrate of each reducer, in their order, and the
  * broadcasts.
  *
- * @param  address  [in]  the rendezvous of the job; NULL: TAMIS_RENDEZVOUS
+ * @param  address  [in]  "host:port" of the job; NULL: TAMIS_RENDEZVOUS
  * @param  config   [in]  its timeout is that of this call. NULL: the usual one
  *
  * Cost:       as of tamis_comm_create_ucx. May be called before the job has begun

@@ -94,7 +94,7 @@ typedef struct tam_option {
     row(rule, WORD, STATE, 0, 2, NAN, "adam|momentum|step", "update rule") \
     row(beta1, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1) or -1 (open)", \
         "decay of the first moment; -1: 0.9, adam below 2 % 0") \
-    row(scale, REAL, RANKS, 1e-6, 1e6, NAN, "1e-6 to 1e6 or 0 (open)", \
+    row(scale, REAL, RANKS, 1e-6, 1e6, 0, "1e-6 to 1e6 or 0 (open)", \
         "factor on the result; 0: by norms, for momentum by density") \
     row(beta2, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1)", \
         "decay of the second moment") \

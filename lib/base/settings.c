@@ -53,10 +53,9 @@ static const setting_row rows[TAM_SETTINGS] = {
     {"TAMIS_PLAN", TEXT, "auto, usual, linear, or radices as 8x8x2", 0, 0, "auto",
      "Stages in which ranks exchange over messages (docs/exchange.md); auto: measured over MPI, "
      "usual over callbacks; must be the same on all ranks."},
-    {"TAMIS_RENDEZVOUS", TEXT, "host:port, or a folder as /path or ./path", 0, 0, "",
+    {"TAMIS_RENDEZVOUS", TEXT, "host:port", 0, 0, "",
      "Where rank 0 listens for ranks that make a communicator over UCX without an all-gather, and "
-     "where processes join a job (tamis_comm_grow); the same on all ranks. In a folder that all "
-     "hosts see, any rank can listen, on a port that the system chooses."},
+     "where processes join a job (tamis_comm_grow); the same on all ranks."},
     {"TAMIS_SYSFS_ROOT", TEXT, "a path", 0, 0, "",
      "Prefix of every path under /sys and /proc that a meter reads (containers, tests)."},
     {"TAMIS_THREADS", NUMBER, "1 to 256", 1, 256, "1",

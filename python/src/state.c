@@ -175,7 +175,11 @@ PyObject *tam_py_state_set_density(PyObject *object, PyObject *value) {
     if (!tam_py_reducer_enter(self, TAM_PY_LOOK, "Reducer.set_density"))
         return NULL;
     Py_BEGIN_ALLOW_THREADS status = tamis_reducer_set_density(self->handle, density);
-    Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_LOOK);
+    Py_END_ALLOW_THREADS if (status == TAMIS_OK) { /* what norms and scale are open follows */
+        tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+        status = tamis_reducer_options(self->handle, &config, &self->update);
+    }
+    tam_py_reducer_leave(self, TAM_PY_LOOK);
     return tam_py_reducer_answer(status);
 }
 

@@ -86,7 +86,7 @@ class Comm:
         """Take in processes that wait to join (join_ucx): a Comm of all ranks and of these behind
         them, or None. tamis_comm_grow in tamis/elastic.h says more.
 
-        address  "host:port" of a host of this job, or a folder; None: TAMIS_RENDEZVOUS
+        address  "host:port" of a host of this job; None: TAMIS_RENDEZVOUS
 
         Then migrate the reducers, close the old ones and this. Collective, between steps."""
     @staticmethod

@@ -176,6 +176,8 @@ class TorchPart:
 
     def adopt(self, common: Dict[str, Any]) -> None:
         self.state.density = common["density"]
+        for group in self.state.groups:  # migrate brings it
+            group.density = group.asked(common["density"])
         for one, saved in zip(self.state.local_optimizers(), common["optimizers"]):
             one.load_state_dict(saved)
 

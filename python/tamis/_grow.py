@@ -37,7 +37,7 @@ def address_of(grow: Union[bool, str]) -> Optional[str]:
 def check(grow: Union[bool, str], join: bool, comm: Comm) -> None:
     """Errors: ValueError"""
     if join and not grow:
-        raise ValueError("join=True, but grow does not say to which job: pass its host:port or folder")
+        raise ValueError("join=True, but grow does not say to which job: pass its host:port")
     if join and comm.nranks > 1:
         raise ValueError(
             f"join=True in one of {comm.nranks} ranks: each process joins by itself, with a"

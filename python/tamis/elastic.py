@@ -312,7 +312,7 @@ def run_elastic(
     folder          of sets, the same for all ranks: the newest complete one is loaded first, with
                     another number of ranks too, and commits write them. Two are kept
     save_every      commits from one set to the next
-    grow            over ucx: processes that wait at this host:port or folder (True:
+    grow            over ucx: processes that wait at this host:port (True:
                     TAMIS_RENDEZVOUS) join after a commit, the same on all ranks. The host is one of
                     the job's; 0.0.0.0 stands for all. Where `train` catches BaseException, it must raise it again
     join            this process comes to a job that runs, at `grow`. It has begun alone: its

@@ -118,7 +118,7 @@ def comm(transport: str = "auto", timeout_s: Optional[float] = None, device: str
     """The communicator of all processes of this job.
 
     transport  "mpi"; "ucx": UCX, the ranks find each other over torch.distributed, or without it
-               at TAMIS_RENDEZVOUS (host:port, or a folder), with RANK and WORLD_SIZE; "torch":
+               at TAMIS_RENDEZVOUS=host:port, with RANK and WORLD_SIZE; "torch":
                all-gathers of torch.distributed, whose bytes grow with the number of ranks; "nccl":
                CUDA, the ranks find each other over MPI or torch; "local": this process alone.
                "auto": TAMIS_TRANSPORT if it is set, else mpi under mpirun or srun --mpi=..., or if
@@ -234,7 +234,7 @@ def _open_ucx(timeout_s: Optional[float], may_fall_back: bool) -> Comm:
     if launcher.torch_distributed() is None:
         raise launcher.error(
             "Over transport ucx the ranks find each other by torch.distributed, which cannot be"
-            " imported, or at TAMIS_RENDEZVOUS (host:port, or a folder), which is not set.",
+            " imported, or at TAMIS_RENDEZVOUS=host:port, which is not set.",
             "Set it, with RANK and WORLD_SIZE, or start the processes with mpirun and pass"
             " transport='mpi'.",
             "TAMIS_E_UNSUPPORTED",

@@ -198,12 +198,12 @@ static const struct open_row {
     double beta1, decay, scale, norm_matching;
 } open_rows[] = {
     {NULL, false, 0, 0, 0.01, TAMIS_VALUE_AUTO, 0, 1, 0, 0},
-    {NULL, true, TAMIS_UPDATE_ADAM, -1, 0.3, TAMIS_VALUE_FP4, 0.9, 0, 1, 1.25},
-    {"topk", true, TAMIS_UPDATE_ADAM, 0.8, 0.3, TAMIS_VALUE_FP4, 0.8, 0, 1, 1.25},
+    {NULL, true, TAMIS_UPDATE_ADAM, -1, 0.3, TAMIS_VALUE_FP4, 0.9, 0, 0, 1.25},
+    {"topk", true, TAMIS_UPDATE_ADAM, 0.8, 0.3, TAMIS_VALUE_FP4, 0.8, 0, 0, 1.25},
     {NULL, true, TAMIS_UPDATE_ADAM, 0, 0.033, TAMIS_VALUE_AUTO, 0, 0.98, 1.25, 0},
-    {NULL, true, TAMIS_UPDATE_STEP, -1, 0.3, TAMIS_VALUE_FP4, 0, 0, 1, 1.25},
+    {NULL, true, TAMIS_UPDATE_STEP, -1, 0.3, TAMIS_VALUE_FP4, 0, 0, 0, 1.25},
     {NULL, true, TAMIS_UPDATE_MOMENTUM, -1, 0.1, TAMIS_VALUE_AUTO, 0.9, 1, 2.42, 0},
-    {"quantized", true, TAMIS_UPDATE_ADAM, -1, 0.3, TAMIS_VALUE_FP4, 0.9, 1, 1, 1},
+    {"quantized", true, TAMIS_UPDATE_ADAM, -1, 0.3, TAMIS_VALUE_FP4, 0.9, 1, 0, 1},
     {"dense", false, 0, 0, 0.01, TAMIS_VALUE_AUTO, 0, 1, 0, 0},
 };
 
@@ -231,7 +231,7 @@ static void test_adam_has_no_momentum_below_2_percent(void **state) {
         tamis_update update = TAMIS_UPDATE_INIT;
         tamis_reducer_config c = options_of(NULL, i ? 0.021 : 0.019, &update);
         assert_true(update.beta1 == (i ? 0.9 : 0.0) && c.residual_decay == (i ? 0.0 : 0.98));
-        assert_true((update.norm_matching > 0.0) == i && update.scale == (i ? 1.0 : 1.25));
+        assert_true((update.norm_matching > 0.0) == i && update.scale == (i ? 0.0 : 1.25));
     }
 }
 
@@ -332,8 +332,6 @@ static void run_open(test_rank *self) {
         updates[i].rule = *rule;
         if (i != LEFT)
             config = options_of(NULL, i == OTHER ? 0.03 : 0.02, &updates[i]);
-        if (*rule == TAMIS_UPDATE_ADAM)
-            updates[i].scale = 0.0; /* no bound */
         config.density = 0.02;
         config.density_max = 0.03;
         config.update = &updates[i];

@@ -124,7 +124,7 @@ def test_what_is_left_out_is_what_suits_the_update():
             beta1=0.9,
             beta2=0.99,
             epsilon=1e-8,
-            scale=1.0,
+            scale=0.0,  # no bound
             norm_matching=pytest.approx(2.0, abs=0.05),
         )
         assert (reducer.density, reducer.residual_decay) == (0.08, 0.0)

@@ -332,3 +332,37 @@ def scaled_run(kind, scale, inside):
 def test_a_scaler_unscales_and_skips_as_alone(kind, inside):
     for a, b in zip(scaled_run(kind, 1.0, inside), scaled_run(kind, 1024.0, inside)):
         assert torch.equal(a, b) and a.any() and a.isfinite().all()
+
+
+# ------------------------------------------------------------------------- densities that are open
+
+
+def pair(**options):
+    """AdamW, 30 % where nothing is set, and SGD with momentum, 10 %."""
+    model = network()
+    weights, rest = list(model.parameters())[:2], list(model.parameters())[2:]
+    both = [inner("AdamW", weights), inner("SGD", rest)]
+    comms = [tamis.Comm.local(1)[0] for _ in both]
+    return tamis.torch.SparseState(model, optimizer=both, comm=comms, **options)
+
+
+def test_each_optimizer_has_the_density_that_suits_it():
+    state = pair()
+    assert state.density is None and [group.density for group in state.groups] == [0.3, 0.1]
+    with pytest.raises(tamis.Error, match="density_max"):
+        state.set_density(0.2)  # more than SGD has room for
+    assert state.density is None and [group.density for group in state.groups] == [0.3, 0.1]
+    assert state.groups[0].sparse.update["norm_matching"] == pytest.approx(1.25, abs=0.01)
+    state.set_density(0.05)
+    assert state.density == 0.05 and [group.density for group in state.groups] == [0.05, 0.05]
+    assert state.groups[0].sparse.update["norm_matching"] > 2.0
+    state.load_state_dict(pair().state_dict())
+    assert state.density is None and [group.density for group in state.groups] == [0.3, 0.1]
+    state.close()
+
+
+def test_an_update_that_is_given_back_makes_the_same_steps():
+    state = pair()
+    update = state.groups[0].sparse.update
+    assert update["scale"] == 0.0  # a scale would be a bound
+    state.close()

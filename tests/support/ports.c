@@ -3,13 +3,11 @@
 
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
-#include "tests/support/scratch.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -42,21 +40,6 @@ uint16_t test_port_choose(void) {
     snprintf(text, sizeof text, "127.0.0.1:%u", port);
     setenv("TAMIS_RENDEZVOUS", text, 1);
     return port;
-}
-
-static const char left_over[] = "[127.0.0.1]:9\n";
-
-void test_folder_choose(void) {
-    char path[SCRATCH_PATH];
-    scratch_path("tamis.rendezvous", path);
-    scratch_write(path, (const unsigned char *)left_over, sizeof left_over - 1);
-    *strrchr(path, '/') = '\0';
-    setenv("TAMIS_RENDEZVOUS", path, 1);
-}
-
-bool test_folder_used(void) {
-    char path[SCRATCH_PATH];
-    return access(scratch_path("tamis.rendezvous", path), F_OK) == 0;
 }
 
 void test_port_place(uint32_t rank, uint32_t nranks) {

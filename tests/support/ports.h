@@ -5,7 +5,6 @@
 #ifndef TEST_PORTS_H
 #define TEST_PORTS_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /** What processes say first to who listens. */
@@ -13,12 +12,6 @@
 
 /** Set TAMIS_RENDEZVOUS to a port that was free a moment ago. @return the port */
 uint16_t test_port_choose(void);
-
-/** Set TAMIS_RENDEZVOUS to a folder, where an address is left at which nobody listens. */
-void test_folder_choose(void);
-
-/** @return  whether an address is written there */
-bool test_folder_used(void);
 
 /** Set RANK and WORLD_SIZE. */
 void test_port_place(uint32_t rank, uint32_t nranks);

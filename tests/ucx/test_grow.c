@@ -25,8 +25,9 @@ enum { N = 3000, BEFORE = 5, AFTER = 6, MOST = 3 };
 static int failures;
 static uint32_t njob = 2; /* ranks of a job; one more joins */
 
-static void expect_here(const char *what, uint32_t nranks, process_body body, void *arg, int last) {
+static void expect(const char *what, uint32_t nranks, process_body body, void *arg, int last) {
     int statuses[PROCESSES_MOST];
+    test_port_choose();
     processes_run(nranks, 100, body, arg, statuses);
     bool well = true;
     for (uint32_t r = 0; r < nranks; r++)
@@ -34,11 +35,6 @@ static void expect_here(const char *what, uint32_t nranks, process_body body, vo
     failures += !well;
     printf("%s: %s, exit statuses%s\n", what, well ? "passed" : "FAILED",
            processes_text(statuses, nranks));
-}
-
-static void expect(const char *what, uint32_t nranks, process_body body, void *arg, int last) {
-    test_port_choose();
-    expect_here(what, nranks, body, arg, last);
 }
 
 /* -- a job and who joins it ------------------------------------------------------------------- */
@@ -363,10 +359,6 @@ int main(void) {
         scene s = {.scheme = schemes[i], .op = TAMIS_OP_SUM};
         expect(schemes[i], njob + 1, nothing_is_lost, &s, 0);
     }
-    scene folder = {.scheme = "tamis", .op = TAMIS_OP_SUM};
-    test_folder_choose();
-    expect_here("by a folder", njob + 1, nothing_is_lost, &folder, 0);
-    failures += test_folder_used();
     njob = 1; /* so that all shares are exact */
     for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {
         scene s = {.scheme = schemes[i], .op = TAMIS_OP_MEAN};

@@ -128,43 +128,19 @@ static int bad_settings(const tamis_callbacks *net, void *arg) {
         setenv("RANK", "0", 1);
         return create(test_long_ms(), &comm) != TAMIS_OK || tamis_comm_nranks(comm) != 1;
     }
-    return fails(test_long_ms(), TAMIS_E_ARGUMENT, "host:port|a number of ranks|RENDEZVOUS");
+    return fails(test_long_ms(), TAMIS_E_ARGUMENT, "host:port|a number of ranks");
 }
 
-static void expect_here(const char *what, uint32_t nprocesses, process_body body, void *arg) {
+static void expect(const char *what, uint32_t nprocesses, process_body body, void *arg) {
     int statuses[PROCESSES_MOST];
     bool all_well = true;
+    test_port_choose();
     processes_run(nprocesses, 100, body, arg, statuses);
     for (uint32_t r = 0; r < nprocesses; r++)
         all_well = all_well && statuses[r] == 0;
     failures += !all_well;
     printf("%s: %s, exit statuses%s\n", what, all_well ? "passed" : "FAILED",
            processes_text(statuses, nprocesses));
-}
-
-static void expect(const char *what, uint32_t nprocesses, process_body body, void *arg) {
-    test_port_choose();
-    expect_here(what, nprocesses, body, arg);
-}
-
-static int no_folder(const tamis_callbacks *net, void *arg) {
-    (void)arg;
-    test_port_place(net->rank, 2);
-    setenv("TAMIS_RENDEZVOUS", "./no/such/folder", 1);
-    return net->rank == 0
-               ? fails(test_long_ms(), TAMIS_E_TRANSPORT, "cannot write ./no/such/folder")
-               : fails(test_long_ms(), TAMIS_E_ARGUMENT, "No such file");
-}
-
-/* An earlier job was killed there. */
-static void find_in_folders(void) {
-    test_folder_choose();
-    expect_here("a folder", RANKS, well, NULL);
-    failures += test_folder_used();
-    test_folder_choose();
-    expect_here("a folder, rank 0 comes late", RANKS, late, NULL);
-    failures += test_folder_used();
-    expect_here("no folder", 2, no_folder, NULL);
 }
 
 int main(void) {
@@ -178,6 +154,5 @@ int main(void) {
     expect("other numbers of ranks", RANKS, other_numbers, NULL);
     expect("one rank twice", 3, same_rank_twice, NULL);
     expect("bad settings", RANKS, bad_settings, NULL);
-    find_in_folders();
     return failures != 0;
 }

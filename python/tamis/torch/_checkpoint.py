@@ -233,14 +233,18 @@ def _restore(state: "SparseState", saved: Dict[str, Any], strict: bool, taken: L
             control: Optional[bytes] = None
             if strict and saved["control"] is not None:
                 control = _bytes(saved["control"][number])
-            rollback.append((group, before))
-            if strict and control is None and saved["density"] not in (None, state.density):
-                group.sparse.set_density(saved["density"])
+            rollback.append((group, before, group.density))
+            wanted = group.asked(saved["density"])
+            if strict and control is None and wanted != group.density:
+                group.set_density(wanted)
             group.restore(control, residual)
+            if strict:  # control has brought it
+                group.density = wanted
         _restore_optimizers(state, saved, strict)
     except BaseException:
-        for group, before in rollback:
+        for group, before, density in rollback:
             group.restore(*before)
+            group.density = density
         raise
 
 

@@ -48,6 +48,8 @@ class Kind(NamedTuple):
         return 1.0 / (1.0 - ahead * momentum * kept / (interval * (1.0 - momentum)))
 
 
+WHOLE = ("dense", "quantized")  # schemes that send everything
+SCALE_WITHOUT_NORMS = 1.25  # as the library's for Adam with beta1 = 0
 GRADIENT = Kind("gradient", scheme="tamis")
 
 

@@ -85,6 +85,8 @@ class LocalSGD(torch.optim.Optimizer):
         if rows[0][1].device.type == "cuda":
             self._shared = [torch.empty(run.numel()) for run in self._runs]
             self._fetch()
+        if density is not None and not 0.0 < density <= 1.0:
+            raise ValueError(f"density is {density}, not a share in (0, 1]: 3 % is 0.03")
         if density is None:
             density = 1.0 if scheme in ("dense", "quantized") else 0.01
         self._rounds: Dict[str, Any] = dict(

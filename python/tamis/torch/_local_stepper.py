@@ -158,8 +158,7 @@ class LocalStepper(Stepper):
         return told
 
     def _density(self) -> float:
-        now = self._state.density
-        return self._exchange.groups[0].sparse.density if now is None else now
+        return self._exchange.groups[0].density
 
     def _factor(self, group: Dict[str, Any]) -> float:
         """What suits the density of now and the momentum, which the reducer does not know."""

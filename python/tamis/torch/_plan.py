@@ -131,13 +131,14 @@ def options_of(
     if kind.mode == "gradient" or optimizer is None:
         return options
     if kind.rule == "momentum":
-        # The scale follows density and momentum: Kind.factor.
+        # The scale follows density and momentum: Kind.scale_at.
         options["update"] = dict(rule="momentum", beta1=0.0, scale=1.0)
     else:
         matching = kind.norm_matching
         options["update"] = dict(rule="step")
         if matching is not None:
-            options["update"] = dict(rule="step", norm_matching=matching, scale=float(not matching))
+            scale = 0.0 if matching else _kinds.SCALE_WITHOUT_NORMS
+            options["update"] = dict(rule="step", norm_matching=matching, scale=scale)
     if options.get("residual_decay") is None:
         options["residual_decay"] = kind.residual_decay
     return options

@@ -12,6 +12,7 @@ from . import _checkpoint, _comm, _files, _guard, _migrate, _parameters, _plan, 
 from ._figures import Figures
 from ._gathered import Gathered
 from ._group import Group
+from ._kinds import WHOLE
 from ._limits import Limits
 from ._options import check_options
 from ._stepper import check_groups, release
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 
 CHECK_EVERY = 200  # steps
-WHOLE = ("dense", "quantized")  # schemes that send everything
 
 
 class SparseState(Steps):
@@ -280,11 +280,17 @@ class SparseState(Steps):
 
     def set_density(self, density: float) -> None:
         """Set the density from the next step on, at most density_max. All ranks call it between
-        the same steps.
+        the same steps. If it raises, all is as before.
         """
-        for group in self.groups:
-            if group.scheme not in WHOLE:
-                group.sparse.set_density(density)
+        before = [(group, group.density) for group in self.groups]
+        try:
+            for group in self.groups:
+                group.set_density(float(density))
+        except BaseException:
+            for group, own in before:
+                if group.density != own:
+                    group.set_density(own)
+            raise
         self.density = float(density)
 
     def state_dict(self) -> Dict[str, Any]:
