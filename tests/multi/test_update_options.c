@@ -248,7 +248,7 @@ static void test_what_is_given_stays(void **state) {
     assert_int_equal(tamis_reducer_options(NULL, &c, &update), TAMIS_E_ARGUMENT);
 }
 
-/* Twice the entries, a step in the logarithm. */
+/* Rows of the table, one between, and below the last. */
 static void test_norms_follow_the_density(void **state) {
     static const double rows[][2] = {{1.0, 1.0},    {0.3, 1.25}, {0.08, 2.0},
                                      {0.04, 2.392}, {0.01, 3.0}, {0.002, 3.0}};
