@@ -206,7 +206,7 @@ def report(run: Run, seconds: float, identical: bool) -> Dict[str, Any]:
         "ranks": run.nranks,
         "model": options.model,
         "exchange": run.state.scheme if run.state else "dense",
-        "density": 1.0 if options.dense else options.density,
+        "density": run.state.density if run.state else 1.0,
         "transport": run.state.comm.transport if run.state else dist.get_backend(),
         "seed": options.seed,
         "epochs": run.epoch,
