@@ -4,12 +4,13 @@
  * frames between each pair of interfaces, as `cluster.sh cables` calls it, until it is ended.
  * CONTROL is a FIFO; a line changes one cable, or all:
  *
- *     HOST from|to LOSS_PERCENT DELAY_MS [MS]
+ *     HOST from|to LOSS_PERCENT DELAY_MS [MS [MBIT_PER_S]]
  *
  * HOST is 0, 1, ... or "all"; `from` is what it sends, `to` what it receives; after MS ms, if they
- * are given, the cable is perfect again. What is lost is lost without a word to either end, as on
- * a cable that was pulled out beyond the next switch. The kernel's netem could do that, but many
- * kernels lack it.
+ * are given and not 0, the cable is perfect again. A rate holds for one direction of one cable; a
+ * queue of more than half a second of it drops what comes. What is lost is lost without a word to
+ * either end, as on a cable that was pulled out beyond the next switch. The kernel's netem could
+ * do that, but many kernels lack it.
  *
  * A frame is what the sender's kernel passes on, so up to 64 KiB at once are lost or pass.
  */
@@ -32,6 +33,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define QUEUED_S 0.5 /* that wait for a cable with a rate */
+
 enum { HOSTS = 64, WAYS = 2 * HOSTS, FRAME_BYTES = 66000, QUEUED = 4096 };
 
 typedef struct frame {
@@ -45,6 +48,7 @@ typedef struct frame {
 typedef struct way {
     int in, out;
     double loss, delay_s, until_s;
+    double s_per_byte, free_s; /* of a rate: when the last frame has left the sender */
     frame *first, **end;
     unsigned queued;
 } way;
@@ -80,10 +84,13 @@ static void pass(int out, const void *data, size_t bytes) {
 }
 
 static void queue(way *w, const void *data, size_t bytes) {
-    frame *f = w->queued < QUEUED ? malloc(sizeof *f + bytes) : NULL;
+    double now = now_s(), begins = w->free_s > now ? w->free_s : now;
+    bool full = w->queued == QUEUED || begins > now + QUEUED_S;
+    frame *f = full ? NULL : malloc(sizeof *f + bytes);
     if (!f)
         return;
-    *f = (frame){.due_s = now_s() + w->delay_s, .bytes = bytes};
+    w->free_s = begins + w->s_per_byte * (double)bytes;
+    *f = (frame){.due_s = w->free_s + w->delay_s, .bytes = bytes};
     memcpy(f->data, data, bytes);
     *w->end = f;
     w->end = &f->next;
@@ -95,7 +102,7 @@ static void receive(way *w) {
     ssize_t bytes = recv(w->in, data, sizeof data, MSG_DONTWAIT);
     if (bytes <= 0 || draw() < w->loss)
         return;
-    if (w->delay_s > 0 || w->first)
+    if (w->delay_s > 0 || w->s_per_byte > 0 || w->first)
         queue(w, data, (size_t)bytes);
     else
         pass(w->out, data, (size_t)bytes);
@@ -113,7 +120,7 @@ static double release(way *w, double now) {
     if (!w->first)
         w->end = &w->first;
     if (w->until_s > 0 && w->until_s <= now)
-        w->loss = w->delay_s = w->until_s = 0;
+        w->loss = w->delay_s = w->s_per_byte = w->until_s = 0;
     return w->first ? w->first->due_s : now + 3600;
 }
 
@@ -121,9 +128,10 @@ static double release(way *w, double now) {
 
 static void obey(const char *line) {
     char host[8], side[8];
-    double percent, delay_ms, last_ms = 0;
+    double percent, delay_ms, last_ms = 0, mbit = 0;
     char *end = "";
-    if (sscanf(line, "%7s %7s %lf %lf %lf", host, side, &percent, &delay_ms, &last_ms) < 4)
+    if (sscanf(line, "%7s %7s %lf %lf %lf %lf", host, side, &percent, &delay_ms, &last_ms, &mbit) <
+        4)
         return;
     bool all = strcmp(host, "all") == 0;
     long number = all ? 0 : strtol(host, &end, 10);
@@ -133,6 +141,7 @@ static void obey(const char *line) {
             continue;
         ways[i].loss = percent / 100;
         ways[i].delay_s = 1e-3 * delay_ms;
+        ways[i].s_per_byte = mbit > 0 ? 8e-6 / mbit : 0;
         ways[i].until_s = last_ms > 0 ? now_s() + 1e-3 * last_ms : 0;
     }
 }

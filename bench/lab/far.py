@@ -5,7 +5,7 @@
     cd bench/cluster; ./cluster.sh with 3 1gbit ../lab/far.py .../bench/cluster/cluster_cable
 
 Two hosts make rounds. After some of them the third joins, later the second is killed. Cables delay each
-way by --delay ms and lose --loss percent of what a host sends.
+way by --delay ms, lose --loss percent of what a host sends, and carry --mbit Mbit/s each way.
 """
 import argparse
 import os
@@ -29,7 +29,8 @@ def orchestrate(given):
         os.mkfifo(control)
         cables = subprocess.Popen([cluster, "cables", given.cable, control])
         time.sleep(1)
-        control.write_text(f"all from {given.loss} {given.delay}\n")
+        control.write_text(f"all from {given.loss} {given.delay} 0 {given.mbit}\n"
+                           f"all to 0 0 0 {given.mbit}\n")
 
         def start(host, rank, nranks, *more):
             env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(nranks), MASTER_PORT="29700",
@@ -94,6 +95,7 @@ def main():
     parser.add_argument("cable", nargs="?", help="the program cluster_cable")
     parser.add_argument("--delay", type=float, default=50)
     parser.add_argument("--loss", type=float, default=0.5)
+    parser.add_argument("--mbit", type=float, default=0, help="0: what the machine gives")
     parser.add_argument("--elements", type=int, default=500000)
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--join", action="store_true", help=argparse.SUPPRESS)
