@@ -172,9 +172,10 @@ static void check_replicas(world *w) {
 }
 
 /* A rank that gives up tells the others, who would else wait for it until their own deadlines; who
- * computes hears it afterwards. Ranks that sleep, and messages that are late, tell nothing. */
+ * computes hears it afterwards. Ranks that sleep or have no network any more, and messages that are
+ * late, tell nothing. */
 static void check_told(world *w) {
-    bool tells = w->seen.faults[CRASH] + w->seen.faults[LOST] > 0;
+    bool tells = w->seen.faults[CRASH] + w->seen.faults[LOST] > 0 && !w->cut;
     uint64_t least = UINT64_MAX, most = 0;
     for (uint32_t i = 0; i < w->outcome.nalive; i++) {
         uint64_t failed_ns = alive(w, i)->failed_ns;

@@ -216,6 +216,7 @@ static void carry(end *from, end *to, line *l) {
     size_t bytes = send->bytes < receive->bytes ? send->bytes : receive->bytes;
     memcpy(receive->memory, send->memory, bytes);
     to->cut = to->cut || bytes < send->bytes;
+    to->net->world->cut = to->net->world->cut || to->cut;
     complete(to, receive->ticket, bytes);
     if (send->copied)
         free(send->memory);

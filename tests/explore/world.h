@@ -140,6 +140,7 @@ typedef struct world {
     uint32_t ndecisions;
     bool open, traced;
     bool broken; /* something that must hold does not */
+    bool cut;    /* a rank's network has failed: it cannot tell the others */
     char failure[1024];
     uint64_t now_ns;
     uint32_t last; /* rank that had the turn */
