@@ -13,10 +13,10 @@ import tamis.torch
 from tamis.torch._plot import KEPT, History, draw
 
 
-def history(steps):
+def history(steps, captured=float("nan")):
     made = History()
     for step in range(steps):
-        made.add(100.0 + step, 4000.0, 0.01, 0.002, 0.001)
+        made.add(100.0 + step, 4000.0, captured, 0.01, 0.002, 0.001)
     return made
 
 
@@ -45,6 +45,8 @@ def test_the_curves_are_those_of_the_run():
     for label, want in (("step", 10), ("waited", 1), ("hidden", 2)):
         assert list(lines[label].get_ydata()) == pytest.approx([want] * 6)
     assert len(draw(history(6), None, "").axes) == 2
+    captured = draw(history(6, 0.75), None, "").axes[0].get_lines()[0]
+    assert captured.get_label() == "captured" and list(captured.get_ydata()) == [0.75] * 6
 
 
 def test_a_state_writes_its_picture(tmp_path, monkeypatch):
@@ -67,4 +69,16 @@ def test_a_state_writes_its_picture(tmp_path, monkeypatch):
     assert path.read_bytes().startswith(b"\x89PNG")
     history = optimizer.tamis.figures.history
     assert history.steps() == [1, 2, 3] and history.rows["step_s"][2] > 0
+    optimizer.close()
+
+
+def test_captured_is_the_share_of_energy_that_travelled():
+    model = torch.nn.Linear(4, 1, bias=False)
+    inner = torch.optim.SGD(model.parameters(), lr=0.01)
+    options = dict(density=0.25, reduce="gradient", comm=tamis.Comm.local(1)[0])
+    optimizer = tamis.torch.DistributedOptimizer(inner, model, **options)
+    model(torch.tensor([3.0, 4.0, 0.0, 0.0])).sum().backward()
+    optimizer.step()
+    assert model.weight.grad.tolist() == [[0.0, 4.0, 0.0, 0.0]]
+    assert optimizer.tamis.scalars()["tamis/captured"] == pytest.approx(16 / 25)
     optimizer.close()

@@ -40,7 +40,7 @@ class Figures:
             "wire_bytes": sum(row["wire_bytes"] for row in rows),
             "dense_bytes": sum(dense_bytes(group) for group in groups),
             "seconds": {phase: sum(row[phase + "_s"] for row in rows) for phase in PHASES},
-            "residual_norm": sum(row["residual_norm"] ** 2 for row in rows) ** 0.5,
+            **_norms(rows),
         }
         last["seconds"]["exposed"] = exposed_s
         self._lasts[exchange] = last
@@ -55,8 +55,14 @@ class Figures:
             self.seconds[phase] += value
         now = time.perf_counter()
         hidden_s = max(0.0, sum(last["seconds"][phase] for phase in PHASES) - exposed_s)
+        captured = last["captured"]
         self.history.add(
-            last["wire_bytes"], last["dense_bytes"], now - self._ended, hidden_s, exposed_s
+            last["wire_bytes"],
+            last["dense_bytes"],
+            float("nan") if captured is None else captured,
+            now - self._ended,
+            hidden_s,
+            exposed_s,
         )
         self._ended = now
 
@@ -90,10 +96,17 @@ class Figures:
         }
 
 
+def _norms(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """captured: of the energy that this rank had accumulated, the share that travelled."""
+    kept, had = (sum(row[name] ** 2 for row in rows) for name in ("residual_norm", "acc_norm"))
+    captured = max(0.0, 1.0 - kept / had) if had > 0.0 else None
+    return {"residual_norm": kept**0.5, "acc_norm": had**0.5, "captured": captured}
+
+
 def _sum_of(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
     counts = ("length", "selected", "wire_bytes", "dense_bytes")
     found: Dict[str, Any] = {name: sum(row[name] for row in rows) for name in counts}
-    found["residual_norm"] = sum(row["residual_norm"] ** 2 for row in rows) ** 0.5
+    found.update(_norms(rows))
     phases = rows[0]["seconds"]
     found["seconds"] = {name: sum(row["seconds"][name] for row in rows) for name in phases}
     return found

@@ -11,7 +11,7 @@ class History:
     """A few figures of each step; of a long run their means over `every` steps: KEPT to 2 * KEPT
     points, whatever its length."""
 
-    NAMES = ("wire_bytes", "dense_bytes", "step_s", "hidden_s", "exposed_s")
+    NAMES = ("wire_bytes", "dense_bytes", "captured", "step_s", "hidden_s", "exposed_s")
 
     def __init__(self) -> None:
         self.every = 1
@@ -42,7 +42,7 @@ class History:
 
 
 def draw(history: History, losses: Optional[Sequence[float]], title: str) -> Any:
-    """A matplotlib Figure: losses, if there are any; bytes; times."""
+    """A matplotlib Figure: losses, if there are any; what is captured; bytes; times."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -53,7 +53,8 @@ def draw(history: History, losses: Optional[Sequence[float]], title: str) -> Any
     steps, rows = history.steps(), history.rows
     if not steps:
         raise ValueError("plot: no step was made yet, so there is nothing to draw")
-    number = 2 if losses is None else 3
+    captured = any(value == value for value in rows["captured"])  # NaN: nothing is kept
+    number = 2 + captured + (losses is not None)
     figure = Figure(figsize=(7, 2.2 * number), layout="constrained")
     axes = list(figure.subplots(number, 1, sharex=True))
     figure.suptitle(title, fontsize="medium")
@@ -61,6 +62,10 @@ def draw(history: History, losses: Optional[Sequence[float]], title: str) -> Any
         each = steps[-1] / max(1, len(losses))
         axes[0].plot([each * (i + 1) for i in range(len(losses))], list(losses), label="loss", linewidth=0.8)
         axes[0].set_ylabel("loss")
+    if captured:
+        axes[-3].plot(steps, rows["captured"], label="captured", linewidth=0.8)
+        axes[-3].set_ylabel("share of energy")
+        axes[-3].set_ylim(0, 1)
     axes[-2].plot(steps, rows["dense_bytes"], "--", color="gray", label="dense, a ring")
     sent, dense = sum(rows["wire_bytes"]), sum(rows["dense_bytes"])
     ratio = f", 1/{dense / sent:.1f} of dense" if sent else ""

@@ -16,6 +16,7 @@ SCALARS = (
     "hidden",
     "exposed_s",
     "residual_norm",
+    "captured",
     "gradient_norm",
     "lost_steps",
 )
