@@ -41,7 +41,7 @@ static bool updates_adam(const train_settings *s) {
 
 /* What the rest of a run goes by. */
 const char train_own_options[] =
-    "density|density_max|output|op|nonfinite|device|grad_dtype|"
+    "density|density_max|byte_share|output|op|nonfinite|device|grad_dtype|"
     "ranks_per_node|bucket_length|update.rule|update.beta1|update.beta2";
 
 static void check_pipeline(const train_settings *s) {
@@ -86,6 +86,13 @@ static void check_density(const train_settings *s) {
                     "--budget, --stages 1");
 }
 
+static void check_byte_share(const train_settings *s) {
+    if (s->byte_share > 0 &&
+        (s->density > 0 || density_moves(s) || s->budget_w > 0 || s->stages > 1))
+        bench_usage("--byte-share must be alone in setting the density: no --density, "
+                    "--density-warm-up, --density-end or --budget, --stages 1");
+}
+
 static void check_budget(train_settings *s) {
     if (s->density_min == 0)
         s->density_min = s->density;
@@ -119,6 +126,8 @@ static void complete_residual(train_settings *s) {
     bool updates = s->reduce == TRAIN_UPDATE;
     s->update_beta1 = isnan(s->beta1) ? -1.0 : s->beta1;
     s->beta1 = isnan(s->beta1) ? 0.9 : s->beta1;
+    if (s->byte_share > 0) /* known when there is a reducer */
+        return;
     tamis_update update = optimizer_as_update(s);
     tamis_reducer_config chosen =
         bench_scheme_options(s->scheme, s->density, updates ? &update : NULL);
@@ -278,6 +287,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "carbon intensity over time: CSV, Unix seconds and g/kWh"},
         {"budget", 0, BENCH_REAL, &out->budget_w, "W", 0, 1e9,
          "watts of all ranks, kept within what --density-min and --pace-max permit"},
+        {"byte-share", 0, BENCH_REAL, &out->byte_share, "S", 0, 1,
+         "in place of --density: most bytes of a step, as a share of a dense ring's"},
         {"density-min", 0, BENCH_REAL, &out->density_min, "D", 0, 1,
          "lowest density under --budget (default: --density)"},
         {"pace-max", 0, BENCH_REAL, &out->pace_max, "S", 0, 3600,
@@ -298,6 +309,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     bench_reducer_check(out->set, train_own_options);
     check_optimizer(out);
     check_update(out);
+    check_byte_share(out);
     complete_residual(out);
     check_density(out);
     check_budget(out);

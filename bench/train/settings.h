@@ -47,6 +47,7 @@ typedef struct train_settings {
     uint64_t low_rank;                      /* 0: not used */
     uint64_t save_every;                    /* steps; 0: at the end alone */
     uint64_t record_every;                  /* with `record`: steps */
+    double byte_share;                      /* 0: density */
     double budget_w, pace_max, density_min; /* budget_w 0: no budget */
     bool quiet;
     FILE *report;         /* NULL: the summary goes to stdout as text */

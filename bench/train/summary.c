@@ -53,14 +53,24 @@ static double sum_stages(trainer *t, double value) {
     return bench_sum(t->world, value) / t->group->nranks;
 }
 
+/* What the reducer got, also where it was left open. */
+static tamis_reducer_config reducer_options(trainer *t, tamis_update *update) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    bench_try(t->world, tamis_reducer_options(t->reducer, &config, update),
+              "options of the reducer");
+    return config;
+}
+
 static void add_optimizer(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
+    tamis_update update = TAMIS_UPDATE_INIT;
+    (void)reducer_options(t, &update);
     bool momentum = s->optimizer == TRAIN_MOMENTUM, adamw = s->optimizer == TRAIN_ADAMW;
     bool updates = s->reduce == TRAIN_UPDATE;
     json_t *more = json_pack("{ss so so so so sf ss sI sf}", "optimizer",
                              bench_choice(TRAIN_OPTIMIZERS, s->optimizer), "momentum",
                              momentum ? json_real(s->momentum) : json_null(), "beta1",
-                             adamw ? json_real(updates ? s->update_beta1 : s->beta1) : json_null(),
+                             adamw ? json_real(updates ? update.beta1 : s->beta1) : json_null(),
                              "beta2", adamw ? json_real(s->beta2) : json_null(), "weight_decay",
                              adamw ? json_real(s->weight_decay) : json_null(), "lr", s->lr,
                              "lr_decay", s->decay == TRAIN_COSINE ? "cosine" : "constant",
@@ -69,10 +79,11 @@ static void add_optimizer(trainer *t, json_t *record) {
     json_decref(more);
 }
 
-static void add_density(const trainer *t, json_t *record) {
+static void add_density(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     bool ends = s->density_end > 0.0;
-    json_object_set_new(record, "density_target", json_real(s->density));
+    double target = s->density > 0.0 ? s->density : reducer_options(t, NULL).density;
+    json_object_set_new(record, "density_target", json_real(target));
     json_object_set_new(record, "density_warm_up", json_integer((json_int_t)s->density_warm_up));
     json_object_set_new(record, "density_end", ends ? json_real(s->density_end) : json_null());
 }
@@ -117,21 +128,31 @@ static double epochs(const trainer *t) {
     return (double)t->step / (double)order_epoch_steps(&t->order);
 }
 
+static json_t *residual_ratio(trainer *t) {
+    double ratio = t->last.acc_norm > 0 ? t->last.residual_norm / t->last.acc_norm : 0.0;
+    ratio = mean(t, ratio);
+    return t->dense ? json_null() : bench_report_number(ratio);
+}
+
 void trainer_report_step(trainer *t, const workload_score *validation) {
     double loss = trainer_loss(t), density = mean_stages(t, t->last.density);
     double sent = bench_max(t->world, (double)t->totals.wire_bytes);
     double value = trainer_metric(t, validation);
     const char *metric = t->work.kind->metric;
     FILE *report = t->settings->report;
-    if (!report || t->world->rank > 0) /* ranks that are threads share the file */
+    json_t *ratio = residual_ratio(t);
+    if (!report || t->world->rank > 0) { /* ranks that are threads share the file */
+        json_decref(ratio);
         return;
+    }
     json_t *record = bench_report_new("step");
     json_t *more = json_pack(
-        "{sI sf sf so so sf sf sI sf ss so so}", "step", (json_int_t)t->step, "epoch", epochs(t),
+        "{sI sf sf so so sf sf so sI sf ss so so}", "step", (json_int_t)t->step, "epoch", epochs(t),
         "lr", trainer_rate(t, t->step), "train_loss", bench_report_number(loss), "validation_loss",
         bench_report_number(validation->loss), "density", density, "update_scale",
-        t->last.update_scale, "wire_bytes", (json_int_t)sent, "time_s", t->totals.time_s, "metric",
-        metric, "metric_value", bench_report_number(value), metric, bench_report_number(value));
+        t->last.update_scale, "residual_ratio", ratio, "wire_bytes", (json_int_t)sent, "time_s",
+        t->totals.time_s, "metric", metric, "metric_value", bench_report_number(value), metric,
+        bench_report_number(value));
     json_object_update(record, more);
     json_decref(more);
     bench_report_write(report, record);
@@ -143,12 +164,6 @@ static json_t *phases(trainer *t) {
                      mean(t, a->accumulate_s), "select", mean(t, a->select_s), "exchange",
                      mean(t, a->exchange_s), "apply", mean(t, a->apply_s), "wait",
                      mean(t, a->wait_s), "message", mean(t, a->message_s));
-}
-
-static json_t *residual_ratio(trainer *t) {
-    double ratio = t->last.acc_norm > 0 ? t->last.residual_norm / t->last.acc_norm : 0.0;
-    ratio = mean(t, ratio);
-    return t->dense ? json_null() : bench_report_number(ratio);
 }
 
 static void add_straggler(trainer *t, json_t *record) {

@@ -27,6 +27,7 @@ static void open_reducer(trainer *t) {
     tamis_layout *layout;
     config.scheme = t->settings->scheme;
     config.density = t->settings->density;
+    config.byte_share = t->settings->byte_share;
     config.density_max = density_most(t->settings);
     pipeline_density(&t->pipeline, &config);
     config.output = t->sparse ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;

@@ -7,8 +7,6 @@
 
 /* -- packets ---------------------------------------------------------------------------------- */
 
-enum { FEW_BITS = 8 }; /* whoever sends values like this pays for bytes */
-
 /* Chosen from numbers that all ranks share. Growing packets may be as long as the part, so the
  * count that is aimed at decides for them. */
 static tamis_index_codec sparse_choose_index_codec(const tam_bucket_view *v,
@@ -19,7 +17,7 @@ static tamis_index_codec sparse_choose_index_codec(const tam_bucket_view *v,
         return v->index_codec;
     return tam_index_codec_choose(packets->span,
                                   packets->growing && targeted < count ? targeted : count,
-                                  packets->value_codec->bits <= FEW_BITS);
+                                  packets->value_codec->bits <= TAM_VALUE_FEW_BITS);
 }
 
 /* A leader's list is sent in pieces if the transport sends runs to single ranks, and there is more

@@ -50,7 +50,8 @@ static void even_out(tamis_reducer_config *c, const tamis_update *update) {
 }
 
 /* Copy the caller's options, check them alone and together, fill in defaults. */
-static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *theirs) {
+static tamis_status read_config(tamis_reducer *r, const tamis_layout *layout,
+                                const tamis_reducer_config *theirs) {
     tamis_reducer_config c = TAMIS_REDUCER_CONFIG_INIT;
     if (theirs)
         TAM_TRY(tam_struct_copy("tamis_reducer_config", &c, sizeof c, sizeof c, theirs));
@@ -61,6 +62,8 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     c.scheme = NULL; /* the caller's memory */
     if (r->scheme.exchange == TAM_EXCHANGE_QUANTIZED && c.value_codec == TAMIS_VALUE_AUTO)
         c.value_codec = TAMIS_VALUE_FP4;
+    if (c.byte_share != 0.0)
+        TAM_TRY(tam_byte_share_complete(r, layout, &c));
     tam_update_complete(r, &c);
     c.overselect = c.overselect != 0.0 ? c.overselect : 1.5;
     c.ranks_per_node = c.ranks_per_node > 1 ? c.ranks_per_node : 0;
@@ -114,7 +117,7 @@ static tamis_status create_check(tamis_reducer *r, const tam_recipe *recipe) {
     if (recipe->like)
         inherit_config(r, recipe->like);
     else
-        TAM_TRY(read_config(r, recipe->config));
+        TAM_TRY(read_config(r, layout, recipe->config));
     TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
     TAM_TRY(tam_refuse(r, "tamis_reducer_create"));
     if (r->config.update)

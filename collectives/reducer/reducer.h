@@ -268,6 +268,10 @@ static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
 
 /** update.c: fill in the options that the caller left open, by what the residual accumulates. */
 void tam_update_complete(tamis_reducer *r, tamis_reducer_config *config);
+/** byte_share.c: density and codecs, where config.byte_share is given.
+ * Errors: ARGUMENT (a density too; a scheme of which bytes are not known; too little) */
+tamis_status tam_byte_share_complete(const tamis_reducer *r, const tamis_layout *layout,
+                                     tamis_reducer_config *config);
 /** What is left open follows k, which all ranks compare in every step. */
 void tam_update_follow(tamis_reducer *r);
 /** How many options its rule uses: they come first in the table. */

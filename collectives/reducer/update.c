@@ -83,23 +83,35 @@ static void complete_scale(tamis_reducer *r, const tam_defaults *found) {
         r->update.scale = found->scale;
 }
 
-/* At density 1 the step is that of a dense run, exactly. */
+/* At density 1 the step is that of a dense run, exactly; a scale that is given was tuned with what
+ * is not rounded; balanced-pairs have their own form. */
 static bool may_round(const tamis_reducer *r, const tamis_reducer_config *c) {
-    return c->density < 1.0 &&
-           !tam_scheme_balanced_pairs(r->scheme); /* these have their own form */
+    return c->density < 1.0 && !tam_scheme_balanced_pairs(r->scheme) &&
+           (!c->update || tam_update_has_norm_matching(r) || r->scale_open);
+}
+
+/* Codecs that are left open, for a density. */
+static void complete_codecs(const tamis_reducer *r, const tam_defaults *found,
+                            tamis_reducer_config *c) {
+    bool open = c->value_codec == TAMIS_VALUE_AUTO && may_round(r, c);
+    bool few = open && c->density < found->few_bits_below && c->sum_codec == TAMIS_VALUE_AUTO &&
+               tam_scheme_sparse(r->scheme).exchange == TAM_EXCHANGE_UNION;
+    if (few)
+        c->value_codec = c->sum_codec = TAMIS_VALUE_FP2;
+    else if (open)
+        c->value_codec = found->value_codec;
 }
 
 void tam_update_complete(tamis_reducer *r, tamis_reducer_config *c) {
     const tamis_update *update = c->update ? &r->update : NULL;
-    tam_defaults found = tam_defaults_of(update, c->density, tam_scheme_whole(r->scheme));
+    tam_defaults found = tam_defaults_of(update, c->density, r->scheme);
     c->density = c->density != 0.0 ? c->density : found.density;
     c->residual_decay = c->residual_decay == -1.0 ? found.residual_decay : c->residual_decay;
-    if (!update)
-        return;
-    r->update.beta1 = found.beta1;
-    complete_scale(r, &found);
-    if (tam_update_has_norm_matching(r) && c->value_codec == TAMIS_VALUE_AUTO && may_round(r, c))
-        c->value_codec = found.value_codec;
+    if (update) {
+        r->update.beta1 = found.beta1;
+        complete_scale(r, &found);
+    }
+    complete_codecs(r, &found, c);
 }
 
 void tam_update_follow(tamis_reducer *r) {

@@ -41,8 +41,8 @@ typedef struct tam_job {
 } tam_job;
 
 enum {
-    TAM_RECORD_BYTES = 384, /* per rank */
-    TAM_JOB_BYTES = 1024
+    TAM_RECORD_BYTES = 448, /* per rank */
+    TAM_JOB_BYTES = 1088
 };
 
 struct tamis_comm {

@@ -98,7 +98,7 @@ TAMIS_CHECKED tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrin
  * @param  larger   [out]  NULL: nobody waits, or could be taken in
  *
  * Collective: yes, between steps
- * Cost:       one all-gather of 384 bytes a rank if nobody waits
+ * Cost:       one all-gather of 448 bytes a rank if nobody waits
  * Errors:     ARGUMENT (at the first call also: no rank can listen there), UNSUPPORTED, NOMEM,
  *             MISMATCH: on all ranks, nothing is lost. TIMEOUT, TRANSPORT, PROTOCOL, ABORTED: the
  *             comm

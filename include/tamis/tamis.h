@@ -13,7 +13,7 @@
  *     ...
  *     check(tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm));     who      (tamis/mpi.h)
  *     check(tamis_layout_create(segments, nsegments, &layout));      what
- *     tamis_reducer_config cfg = TAMIS_REDUCER_CONFIG_INIT;          how: scheme "tamis", 1 %
+ *     tamis_reducer_config cfg = TAMIS_REDUCER_CONFIG_INIT;          how: scheme "tamis"
  *     check(tamis_reducer_create(comm, layout, &cfg, &red));
  *     check(tamis_comm_check_equal(comm, params, n * sizeof *params));    all ranks start equal
  *     for (int i = 0; i < steps; i++) {
@@ -214,7 +214,7 @@ typedef struct tamis_comm_config {
  * Make the communicators of `nranks` ranks that are threads of this process.
  *
  * For tests and for training on one machine. One thread uses each communicator. Together they take
- * 384 bytes for each pair of ranks: 0.4 GB at 1024 ranks, 6.4 GB at 4096.
+ * 448 bytes for each pair of ranks: 0.5 GB at 1024 ranks, 7.5 GB at 4096.
  *
  * @param  nranks  [in]   1 to 4096
  * @param  comms   [out]  tamis_comm *[nranks]; comms[r] is rank r; all or none are set
@@ -506,8 +506,8 @@ typedef enum tamis_index_codec {
         row(INT8, int8, 3, 8, 2, INT8) row(FP4, fp4, 4, 4, 2, INT8) row(FP2, fp2, 5, 2, 4, FP4)
 
 /** How values travel (docs/exchange.md). Rounding errors stay in a residual: late, not lost.
- * AUTO is float32. For a sum AUTO is what costs little beside the values: int8 for fp4, fp4 for
- * fp2, else their own type. */
+ * AUTO is what suits the update (tamis_update), else float32. For a sum AUTO is what costs little
+ * beside the values: int8 for fp4, fp4 for fp2, else their own type. */
 #define TAMIS_VALUE_ENUMERATOR(NAME, name, number, ...) TAMIS_VALUE_##NAME = number,
 typedef enum tamis_value_codec {
     TAMIS_VALUE_AUTO = 0,
@@ -577,15 +577,17 @@ typedef enum tamis_update_rule {
  *
  * What is left open is what suits the rule (docs/fidelity.md has the figures):
  *
- *     rule                    density  value_codec  residual_decay  scale
- *     none: gradients         1 %      float32      1               1
- *     adam, step              30 %     fp4          0               by norms
- *     adam with beta1 = 0     3.3 %    float32      0.98 (1)        1.25
- *     momentum                10 %     float32      1               by density (2)
+ *     rule                    density  value, sum codec  residual_decay  scale
+ *     none: gradients         30 %     fp4, int8         1               1               (1)
+ *     adam, step              30 %     fp4, int8         0               by norms        (2)
+ *     adam with beta1 = 0     3.3 %    fp2, fp2          0.98            1.25            (3)
+ *     momentum                30 %     fp2, fp2          1               by density      (4)
  *
- * 1. The residual is the momentum. Below 2 %, where beta1 is open, it is 0: entries whose momentum
- *    is never among the surest would hardly move.
- * 2. With which the rate of a dense run suits: 1 from 40 % on, 5.0 at 30 %, 2.4 at 10 %, 1.1 at
+ * 1. With the default policies. Where a density or another scheme is given: 1 %, float32.
+ * 2. Below 25 %: fp2, fp2. These need exchange union and an open sum_codec; else values are fp4.
+ * 3. The residual is the momentum. Below 3.5 %, where beta1 is open, it is 0: entries whose
+ *    momentum is never among the surest would hardly move.
+ * 4. With which the rate of a dense run suits: 1 from 40 % on, 5.0 at 30 %, 2.4 at 10 %, 1.1 at
  *    1 %.
  *
  * By norms: the step is as long as norm_matching times a rank's own step. With few entries it must
@@ -593,7 +595,7 @@ typedef enum tamis_update_rule {
  * 30 %, 2 at 8 %, 2.5 at 3.3 %, 3 from 1 % down, and between these linear in the density's
  * logarithm; it follows tamis_reducer_set_density. With schemes that send every element it is 1,
  * and the residual keeps what rounding takes (residual_decay 1). A reducer that is created with a
- * density of 1, or a given scale, sends float32.
+ * density of 1, or a given scale without norms, sends float32.
  *
  * Memory:      m and v on the device, 4 bytes per element each (beta1 = 0: no m; momentum: no v;
  *              step: neither)
@@ -605,7 +607,7 @@ typedef enum tamis_update_rule {
 typedef struct tamis_update {
     size_t size;
     tamis_update_rule rule;
-    double beta1;   /* in [0, 1); -1: 0.9, adam below 2 % 0; not for rule step */
+    double beta1;   /* in [0, 1); -1: 0.9, adam below 3.5 % 0; not for rule step */
     double beta2;   /* in [0, 1); adam only */
     double epsilon; /* 1e-38 to 1e38; adam only */
     double scale;   /* 1e-6 to 1e6: factor on the result, since the few chosen entries need a larger
@@ -726,6 +728,13 @@ typedef struct tamis_reducer_config {
     uint32_t rows_capacity;     /* most rows that a rank lists of a segment in a step; what does not
                                 fit stays in the residual (tamis_layout_set_rows). 0: all that it
                                 touched. Not for scheme dense */
+    double byte_share;          /* in place of a density: the most bytes that a step may send, as a
+                                   share of those of a dense ring of float32. Codecs that are left
+                                   open are chosen with it. 0: open. For schemes of exclusive
+                                   owners, exact counts and exchange union, as the defaults are.
+                                   It counts indices, values and sums; headers come on top, of
+                                   each bucket, and partial sums where ranks exchange in stages.
+                                   tamis_reducer_options returns the density that was found */
 } tamis_reducer_config;
 
 /** Fields not named are 0, NULL, or the first of their enum. */

@@ -87,13 +87,15 @@ typedef struct tam_option {
     row(threads, U32, RANK, 0, 256, NAN, "0 to 256", \
         "threads of the CPU kernels; 0: TAMIS_THREADS") \
     row(worker, WORD, RANK, 0, 1, NAN, "caller|thread", \
-        "thread that makes the pass over the gradient")
+        "thread that makes the pass over the gradient") \
+    row(byte_share, REAL, RANKS, 1e-6, 1, 0, "1e-6 to 1 or 0 (open)", \
+        "most bytes of a step, as a share of a dense ring's; 0: as the density gives")
 
 /* Options of tamis_update; rule momentum has only the rows before beta2. */
 #define TAM_UPDATE_OPTIONS(row) \
     row(rule, WORD, STATE, 0, 2, NAN, "adam|momentum|step", "update rule") \
     row(beta1, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1) or -1 (open)", \
-        "decay of the first moment; -1: 0.9, adam below 2 % 0") \
+        "decay of the first moment; -1: 0.9, adam below 3.5 % 0") \
     row(scale, REAL, RANKS, 1e-6, 1e6, 0, "1e-6 to 1e6 or 0 (open)", \
         "factor on the result; 0: by norms, for momentum by density") \
     row(beta2, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1)", \

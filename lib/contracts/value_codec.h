@@ -27,7 +27,10 @@
 #include <stddef.h>
 #include <tamis/tamis.h>
 
-enum { TAM_VALUE_BLOCK = 256 };
+enum {
+    TAM_VALUE_BLOCK = 256,
+    TAM_VALUE_FEW_BITS = 8 /* whoever sends values like this pays for bytes: of indices, too */
+};
 
 typedef struct tam_value_codec {
     const char *name;     /* this and the next two: TAM_VALUE_CODEC */

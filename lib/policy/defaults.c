@@ -3,17 +3,40 @@
 
 #include "lib/base/numbers.h"
 
-/* Below, entries whose momentum is never among the surest would hardly move. Measured at 3.3 and
- * 1 %. */
-#define SPREADS_BELOW 0.02
+/* Below, entries whose momentum is never among the surest would hardly move. Measured at 3.3, 1.5
+ * and 1 %. */
+#define SPREADS_BELOW 0.035
 
-static const tam_defaults of_gradients = {.density = 0.01, .residual_decay = 1.0, .scale = 1.0};
-static const tam_defaults of_momentum = {
-    .density = 0.1, .beta1 = 0.9, .residual_decay = 1.0, .scale = 1.0};
-static const tam_defaults of_steps = {
-    .density = 0.3, .value_codec = TAMIS_VALUE_FP4, .beta1 = 0.9, .scale = 1.0, .matches = true};
+/* A density that is given, and published schemes: as published. */
+static const tam_defaults of_published = {
+    .density = 0.01, .most = 1.0, .residual_decay = 1.0, .scale = 1.0};
+/* The optimizer is not known. */
+static const tam_defaults of_gradients = {.density = 0.3,
+                                          .most = 0.6,
+                                          .value_codec = TAMIS_VALUE_FP4,
+                                          .residual_decay = 1.0,
+                                          .scale = 1.0};
+static const tam_defaults of_momentum = {.density = 0.3,
+                                         .most = 0.3,
+                                         .few_bits_below = 1.0,
+                                         .value_codec = TAMIS_VALUE_FP4,
+                                         .beta1 = 0.9,
+                                         .residual_decay = 1.0,
+                                         .scale = 1.0};
+static const tam_defaults of_steps = {.density = 0.3,
+                                      .most = 0.3,
+                                      .few_bits_below = 0.25,
+                                      .value_codec = TAMIS_VALUE_FP4,
+                                      .beta1 = 0.9,
+                                      .scale = 1.0,
+                                      .matches = true};
 /* The residual is the momentum. */
-static const tam_defaults of_spreading = {.density = 0.033, .residual_decay = 0.98, .scale = 1.25};
+static const tam_defaults of_spreading = {.density = 0.033,
+                                          .most = 0.033,
+                                          .few_bits_below = 1.0,
+                                          .value_codec = TAMIS_VALUE_FP4,
+                                          .residual_decay = 0.98,
+                                          .scale = 1.25};
 
 static bool spreads(const tamis_update *update, double density, bool whole) {
     bool open = update->beta1 == -1.0;
@@ -21,8 +44,9 @@ static bool spreads(const tamis_update *update, double density, bool whole) {
            (open ? density > 0.0 && density < SPREADS_BELOW : update->beta1 == 0.0);
 }
 
-tam_defaults tam_defaults_of(const tamis_update *update, double density, bool whole) {
-    tam_defaults found = !update                                 ? of_gradients
+tam_defaults tam_defaults_of(const tamis_update *update, double density, tam_scheme scheme) {
+    bool whole = tam_scheme_whole(scheme), open = density == 0.0 && tam_scheme_plain(scheme);
+    tam_defaults found = !update ? open ? of_gradients : of_published
                          : update->rule == TAMIS_UPDATE_MOMENTUM ? of_momentum
                          : spreads(update, density, whole)       ? of_spreading
                                                                  : of_steps;

@@ -7,18 +7,20 @@
 #define TAM_POLICY_DEFAULTS_H
 
 #include "lib/base/base.h"
+#include "lib/policy/scheme.h"
 
 typedef struct tam_defaults {
     double density;
+    double most;           /* density that is worth its bytes, where values are rounded */
+    double few_bits_below; /* this density values and sums have two bits */
     tamis_value_codec value_codec;
     double beta1, residual_decay, scale;
     bool matches; /* the step follows norms, not the scale */
 } tam_defaults;
 
 /** @param  update   NULL: gradients. Reads rule, and beta1 where it is not -1
- * @param  density  0: not given
- * @param  whole    every element travels */
-tam_defaults tam_defaults_of(const tamis_update *update, double density, bool whole);
+ * @param  density  0: not given */
+tam_defaults tam_defaults_of(const tamis_update *update, double density, tam_scheme scheme);
 
 /** The norm of a step that suits a density, in units of that of a rank's own step: about the root
  * of what the energy of a rank's step is of that at its largest entries. */

@@ -138,6 +138,12 @@ TAM_SHARED bool tam_scheme_exact_count(tam_scheme s) {
     return !tam_scheme_by_threshold(s) && !tam_scheme_by_group(s);
 }
 
+/** Exclusive owners, exact counts, sums over the union: as the defaults are. */
+TAM_SHARED bool tam_scheme_plain(tam_scheme s) {
+    return tam_scheme_exact_count(s) && s.exchange == TAM_EXCHANGE_UNION &&
+           s.ownership != TAM_OWN_ALL && s.ownership != TAM_OWN_LEADER;
+}
+
 /** A rank that selects may take all of k: it is not divided among the ranks. */
 TAM_SHARED bool tam_scheme_undivided(tam_scheme s) {
     return s.ownership == TAM_OWN_ALL || s.ownership == TAM_OWN_LEADER;

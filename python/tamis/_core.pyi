@@ -156,6 +156,7 @@ class Reducer:
         threshold: float = 0.0,
         threads: int = 0,
         density_max: float = 0.0,
+        byte_share: float = 0.0,
         link_latency_us: float = 0.0,
         link_gbit: float = 0.0,
         index_codec: str = "auto",  # docs/options.md has the others

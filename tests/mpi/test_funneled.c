@@ -28,8 +28,10 @@ static void check_steps(tamis_comm *comm) {
     tamis_step step = TAMIS_STEP_INIT;
     tamis_result result = TAMIS_RESULT_INIT;
     uint64_t hash = 0;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     step.grad = gradient;
-    MPI_OK(tamis_reducer_create(comm, layout, NULL, &reducer));
+    config.density = 0.01;
+    MPI_OK(tamis_reducer_create(comm, layout, &config, &reducer));
     for (uint32_t number = 0; number < STEPS; number++) {
         data_fill(DATA_HEAVY, (uint32_t)mpi_rank, number, N, gradient);
         MPI_OK(tamis_reducer_start(reducer, &step));

@@ -122,6 +122,7 @@ static void run_size(test_rank *self) {
     config.index_codec = c->index_codec;
     config.value_codec = c->value_codec;
     config.sum_codec = c->sums;
+    config.density = 0.01;
     data_fill(DATA_HEAVY, self->id, 0, LONG, grad);
     const tamis_step step = data_step(grad);
     RANK_OK(self, data_reducer(self->comm, LONG, &config, &reducer));

@@ -194,17 +194,20 @@ static const struct open_row {
     bool updates;
     tamis_update_rule rule;
     double given, density; /* beta1 */
-    tamis_value_codec codec;
+    tamis_value_codec codec, sum_codec;
     double beta1, decay, scale, norm_matching;
 } open_rows[] = {
-    {NULL, false, 0, 0, 0.01, TAMIS_VALUE_AUTO, 0, 1, 0, 0},
-    {NULL, true, TAMIS_UPDATE_ADAM, -1, 0.3, TAMIS_VALUE_FP4, 0.9, 0, 0, 1.25},
-    {"topk", true, TAMIS_UPDATE_ADAM, 0.8, 0.3, TAMIS_VALUE_FP4, 0.8, 0, 0, 1.25},
-    {NULL, true, TAMIS_UPDATE_ADAM, 0, 0.033, TAMIS_VALUE_AUTO, 0, 0.98, 1.25, 0},
-    {NULL, true, TAMIS_UPDATE_STEP, -1, 0.3, TAMIS_VALUE_FP4, 0, 0, 0, 1.25},
-    {NULL, true, TAMIS_UPDATE_MOMENTUM, -1, 0.1, TAMIS_VALUE_AUTO, 0.9, 1, 2.42, 0},
-    {"quantized", true, TAMIS_UPDATE_ADAM, -1, 0.3, TAMIS_VALUE_FP4, 0.9, 1, 0, 1},
-    {"dense", false, 0, 0, 0.01, TAMIS_VALUE_AUTO, 0, 1, 0, 0},
+    {NULL, false, 0, 0, 0.3, TAMIS_VALUE_FP4, TAMIS_VALUE_AUTO, 0, 1, 0, 0},
+    {"cltk", false, 0, 0, 0.01, TAMIS_VALUE_AUTO, TAMIS_VALUE_AUTO, 0, 1, 0, 0},
+    {"topk", false, 0, 0, 0.01, TAMIS_VALUE_AUTO, TAMIS_VALUE_AUTO, 0, 1, 0, 0},
+    {NULL, true, TAMIS_UPDATE_ADAM, -1, 0.3, TAMIS_VALUE_FP4, TAMIS_VALUE_AUTO, 0.9, 0, 0, 1.25},
+    {"topk", true, TAMIS_UPDATE_ADAM, 0.8, 0.3, TAMIS_VALUE_FP4, TAMIS_VALUE_AUTO, 0.8, 0, 0, 1.25},
+    {NULL, true, TAMIS_UPDATE_ADAM, 0, 0.033, TAMIS_VALUE_FP2, TAMIS_VALUE_FP2, 0, 0.98, 1.25, 0},
+    {NULL, true, TAMIS_UPDATE_STEP, -1, 0.3, TAMIS_VALUE_FP4, TAMIS_VALUE_AUTO, 0, 0, 0, 1.25},
+    {NULL, true, TAMIS_UPDATE_MOMENTUM, -1, 0.3, TAMIS_VALUE_FP2, TAMIS_VALUE_FP2, 0.9, 1, 4.98, 0},
+    {"quantized", true, TAMIS_UPDATE_ADAM, -1, 0.3, TAMIS_VALUE_FP4, TAMIS_VALUE_AUTO, 0.9, 1, 0,
+     1},
+    {"dense", false, 0, 0, 0.01, TAMIS_VALUE_AUTO, TAMIS_VALUE_AUTO, 0, 1, 0, 0},
 };
 
 static void test_what_is_left_open_suits_the_update(void **state) {
@@ -218,6 +221,7 @@ static void test_what_is_left_open_suits_the_update(void **state) {
         tamis_reducer_config c = options_of(row->scheme, 0.0, row->updates ? &update : NULL);
         assert_true(c.density == row->density && c.density_max == row->density);
         assert_int_equal(c.value_codec, row->codec);
+        assert_int_equal(c.sum_codec, row->sum_codec);
         assert_true(c.residual_decay == row->decay);
         if (row->updates)
             assert_true(update.beta1 == row->beta1 && update.norm_matching == row->norm_matching &&
@@ -225,13 +229,38 @@ static void test_what_is_left_open_suits_the_update(void **state) {
     }
 }
 
-static void test_adam_has_no_momentum_below_2_percent(void **state) {
+static void test_adam_has_no_momentum_where_few_entries_travel(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         tamis_update update = TAMIS_UPDATE_INIT;
-        tamis_reducer_config c = options_of(NULL, i ? 0.021 : 0.019, &update);
+        tamis_reducer_config c = options_of(NULL, i ? 0.036 : 0.034, &update);
         assert_true(update.beta1 == (i ? 0.9 : 0.0) && c.residual_decay == (i ? 0.0 : 0.98));
         assert_true((update.norm_matching > 0.0) == i && update.scale == (i ? 0.0 : 1.25));
+    }
+}
+
+/* Two bits of twice the entries lose what four bits lose. */
+static void test_few_entries_have_few_bits(void **state) {
+    static const struct {
+        const char *scheme;
+        double density;
+        tamis_value_codec values, sums;
+    } rows[] = {
+        {NULL, 0.26, TAMIS_VALUE_FP4, TAMIS_VALUE_AUTO},
+        {NULL, 0.24, TAMIS_VALUE_FP2, TAMIS_VALUE_FP2},
+        {NULL, 0.01, TAMIS_VALUE_FP2, TAMIS_VALUE_FP2},
+        {NULL, 1.0, TAMIS_VALUE_AUTO, TAMIS_VALUE_AUTO},
+        {"topk", 0.08, TAMIS_VALUE_FP2, TAMIS_VALUE_FP2},
+        {"all+global+exact+pairs", 0.08, TAMIS_VALUE_FP4, TAMIS_VALUE_AUTO},
+        {"quantized", 0.08, TAMIS_VALUE_FP4, TAMIS_VALUE_AUTO},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        tamis_update update = TAMIS_UPDATE_INIT;
+        test_context("row %zu", i);
+        tamis_reducer_config c = options_of(rows[i].scheme, rows[i].density, &update);
+        assert_int_equal(c.value_codec, rows[i].values);
+        assert_int_equal(c.sum_codec, rows[i].sums);
     }
 }
 
@@ -331,9 +360,9 @@ static void run_open(test_rank *self) {
         tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
         updates[i].rule = *rule;
         if (i != LEFT)
-            config = options_of(NULL, i == OTHER ? 0.03 : 0.02, &updates[i]);
-        config.density = 0.02;
-        config.density_max = 0.03;
+            config = options_of(NULL, i == OTHER ? 0.08 : 0.04, &updates[i]);
+        config.density = 0.04;
+        config.density_max = 0.08;
         config.update = &updates[i];
         RANK_OK(self, data_reducer(self->comm, N, &config, &reducers[i]));
     }
@@ -344,7 +373,7 @@ static void run_open(test_rank *self) {
     for (uint32_t number = 0; number < 6; number++) {
         for (int i = 0; i < REDUCERS; i++) {
             if (number == 3)
-                RANK_OK(self, tamis_reducer_set_density(reducers[i], 0.03));
+                RANK_OK(self, tamis_reducer_set_density(reducers[i], 0.08));
             step_of(self, reducers[i], number, outs[i]);
         }
         RANK_CHECK(self, memcmp(outs[LEFT], outs[number < 3 ? SAME : OTHER], sizeof outs[0]) == 0,
@@ -367,7 +396,7 @@ static void run_loaded(test_rank *self) {
     tamis_reducer *whole = NULL, *loaded = NULL;
     char name[32], path[SCRATCH_PATH];
     float here[N], there[N];
-    config.density = 0.02;
+    config.density = 0.04;
     config.density_max = 0.1;
     config.update = &update;
     snprintf(name, sizeof name, "loaded.%u", self->id);
@@ -402,7 +431,8 @@ int main(void) {
         cmocka_unit_test(test_segments_with_rows_are_refused),
         cmocka_unit_test(test_ranks_that_differ_are_told_so),
         cmocka_unit_test(test_what_is_left_open_suits_the_update),
-        cmocka_unit_test(test_adam_has_no_momentum_below_2_percent),
+        cmocka_unit_test(test_adam_has_no_momentum_where_few_entries_travel),
+        cmocka_unit_test(test_few_entries_have_few_bits),
         cmocka_unit_test(test_what_is_given_stays),
         cmocka_unit_test(test_norms_follow_the_density),
         cmocka_unit_test(test_momentum_that_is_cleared_is_made_up_for),

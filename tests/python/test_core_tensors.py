@@ -129,7 +129,7 @@ def test_strides_may_be_absent_and_axes_of_one_element_do_not_count():
         array = gradient()
         top = np.argmax(abs(array))
         value = array[top]
-        reducer = alone()
+        reducer = alone(density=0.01)
         reducer.start(Exporter(array, **fields))
         reducer.wait()
         assert array[top] == value and np.count_nonzero(array) == 1
@@ -139,7 +139,7 @@ def test_byte_offset_is_honoured():
     array = np.concatenate([np.full(8, 7, np.float32), gradient()])
     top = 8 + np.argmax(abs(array[8:]))
     value = array[top]
-    reducer = alone()
+    reducer = alone(density=0.01)
     reducer.start(Exporter(array, shape=(N,), byte_offset=8 * 4))
     reducer.wait()
     assert np.all(array[:8] == 7)

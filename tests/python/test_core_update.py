@@ -66,7 +66,14 @@ def test_ranks_add_their_own_steps_and_get_the_mean_of_what_was_chosen(
     plains, seen = [None] * nranks, [None] * nranks
 
     def work(rank):
-        reducer = Reducer(comms[rank], layout, density=0.1, update=update, residual_decay=decay)
+        reducer = Reducer(
+            comms[rank],
+            layout,
+            density=0.1,
+            value_codec="float32",
+            update=update,
+            residual_decay=decay,
+        )
         plain = plains[rank] = Plain(reducer, *numbers)
         seen[rank] = []
         for step in range(STEPS):
@@ -147,7 +154,7 @@ def test_what_is_left_out_is_what_suits_the_update():
     assert (given.update["beta1"], given.update["norm_matching"]) == (0.0, 1.0)
     assert given.residual_decay == 0.0
     plain = alone(density=0.0, update=None, residual_decay=None)
-    assert (plain.update, plain.density, plain.residual_decay) == (None, 0.01, 1.0)
+    assert (plain.update, plain.density, plain.residual_decay) == (None, 0.3, 1.0)
 
 
 @pytest.mark.parametrize(

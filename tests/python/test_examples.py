@@ -35,8 +35,8 @@ def test_ddp_under_mpirun_learns_and_keeps_replicas_identical(tmp_path):
     told = train(jobs.mpirun, tmp_path)
     assert told["identical"] and told["transport"] == "mpi"
     assert told["accuracy"] > 60  # 10 is chance
-    assert told["density"] == 0.1  # nothing was set: what suits SGD
-    assert told["bytes_per_step"] < 0.12 * told["dense_bytes_per_step"]
+    assert told["density"] == 0.3  # nothing was set: what suits SGD
+    assert told["bytes_per_step"] < 0.05 * told["dense_bytes_per_step"]
 
 
 @needs_data

@@ -338,26 +338,26 @@ def test_a_scaler_unscales_and_skips_as_alone(kind, inside):
 
 
 def pair(**options):
-    """AdamW, 30 % where nothing is set, and SGD with momentum, 10 %."""
+    """AdamW, 30 % where nothing is set, and RMSprop, 8 %."""
     model = network()
     weights, rest = list(model.parameters())[:2], list(model.parameters())[2:]
-    both = [inner("AdamW", weights), inner("SGD", rest)]
+    both = [inner("AdamW", weights), inner("RMSprop", rest)]
     comms = [tamis.Comm.local(1)[0] for _ in both]
     return tamis.torch.SparseState(model, optimizer=both, comm=comms, **options)
 
 
 def test_each_optimizer_has_the_density_that_suits_it():
     state = pair()
-    assert state.density is None and [group.density for group in state.groups] == [0.3, 0.1]
+    assert state.density is None and [group.density for group in state.groups] == [0.3, 0.08]
     with pytest.raises(tamis.Error, match="density_max"):
-        state.set_density(0.2)  # more than SGD has room for
-    assert state.density is None and [group.density for group in state.groups] == [0.3, 0.1]
+        state.set_density(0.2)  # more than RMSprop has room for
+    assert state.density is None and [group.density for group in state.groups] == [0.3, 0.08]
     assert state.groups[0].sparse.update["norm_matching"] == pytest.approx(1.25, abs=0.01)
     state.set_density(0.05)
     assert state.density == 0.05 and [group.density for group in state.groups] == [0.05, 0.05]
     assert state.groups[0].sparse.update["norm_matching"] > 2.0
     state.load_state_dict(pair().state_dict())
-    assert state.density is None and [group.density for group in state.groups] == [0.3, 0.1]
+    assert state.density is None and [group.density for group in state.groups] == [0.3, 0.08]
     state.close()
 
 

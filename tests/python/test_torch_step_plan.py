@@ -112,6 +112,29 @@ def test_where_all_travels_in_few_bits_what_rounding_takes_is_kept():
     assert 0 < far < 0.3 * moved
 
 
+@pytest.mark.parametrize("name, open_density", [("SGD", 0.3), ("AdamW", 0.3), ("RMSprop", 0.08)])
+def test_bytes_come_in_place_of_a_density(name, open_density):
+    for options, least, most in (
+        (dict(), open_density, open_density),
+        (dict(density=0.1), 0.1, 0.1),
+        (dict(byte_share=0.025), 0.15, 0.21),
+        (dict(byte_share=0.006), 0.03, 0.04),
+    ):
+        model = torch.nn.Linear(100, 100)
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1)
+        comm = tamis.Comm.local(1)[0]
+        made = tamis.torch.DistributedOptimizer(optimizer, model, comm=comm, **options)
+        model(torch.randn(4, 100)).sum().backward()
+        made.step()
+        assert least <= made.tamis.density <= most
+        assert made.tamis.stats()["step"]["selected"] == int(made.tamis.density * 10100)
+        made.close()
+    both = dict(density=0.1, byte_share=0.02)
+    assert "give one of them" in told(
+        tamis.Error, lambda: tamis.torch.SparseState(model, comm=tamis.Comm.local(1)[0], **both)
+    )
+
+
 def test_what_does_not_go_together_is_told():
     model = network()
     own = inner("AdamW", model.parameters())

@@ -30,7 +30,7 @@ static void backward(float *out) {
     fill(out, 0, n);
 }
 
-/* Steps whose gradient came back to one percent, as the end will see. */
+/* Steps whose gradient came back to 30 percent, as the end will see. */
 static int good_steps;
 static void optimizer(float *p, const float *g) {
     size_t chosen = 0;
@@ -38,7 +38,7 @@ static void optimizer(float *p, const float *g) {
         chosen += g[i] != 0.0f;
         p[i] -= 0.1f * g[i];
     }
-    good_steps += chosen > 0 && chosen <= n / 100;
+    good_steps += chosen > n / 100 && chosen <= 3 * n / 10;
 }
 
 static void end_well(const char *name, tamis_comm *comm, tamis_layout *layout, tamis_reducer *red) {

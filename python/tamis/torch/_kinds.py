@@ -22,6 +22,7 @@ class Kind(NamedTuple):
     density: float = 0.0  # 0: what suits its rule
     scheme: str = "tamis-update"
     value_codec: str = "auto"
+    sum_codec: str = "auto"
     rule: str = "step"  # of tamis_update; momentum: budgets follow norms
     clears: str = ""  # momentum in the optimizer's state that is cleared where it was applied
     doubt: str = ""  # what measurements say against it
@@ -74,7 +75,16 @@ _ROWS: List[Tuple[str, Kind]] = [
     ("adafactor", _WHOLE),
     (
         "sgd",
-        Kind("step", 1.0, 0.0, scheme="tamis", rule="momentum", clears="momentum_buffer"),
+        Kind(
+            "step",
+            1.0,
+            0.0,
+            scheme="tamis",
+            rule="momentum",
+            clears="momentum_buffer",
+            value_codec="fp2",
+            sum_codec="fp2",
+        ),
     ),
 ]
 _UNKNOWN = whole(

@@ -20,6 +20,7 @@ class ReducerOptions(TypedDict, total=False):
     threshold: float
     threads: int
     density_max: float
+    byte_share: float
     link_latency_us: float
     link_gbit: float
     index_codec: str

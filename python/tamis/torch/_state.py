@@ -35,6 +35,7 @@ class SparseState(Steps):
                    part. float32, float16 and bfloat16, on one device. Names, order, shapes and
                    dtypes must be the same on all ranks
     density        share of the entries that travel; None: what suits the optimizer
+    byte_share     in its place: the most bytes of a step, as a share of those of dense
     scheme         a preset, or four policies joined by '+' (tamis.schemes()); None: "tamis" for
                    gradients, "tamis-update" for steps
     transport      "auto", "mpi", "torch", "nccl", "local": see tamis.comm
@@ -252,7 +253,8 @@ class SparseState(Steps):
     def scalars(self) -> Dict[str, float]:
         """The figures of the last step as flat numbers, for loggers (TensorBoard's add_scalar,
         logging): "tamis/density", "tamis/wire_bytes", "tamis/compression", "tamis/hidden",
-        "tamis/exposed_s", "tamis/residual_norm", with clip_norm "tamis/gradient_norm"; and
+        "tamis/exposed_s", "tamis/residual_norm", "tamis/captured" (of the energy that this rank had
+        accumulated, the share that travelled), with clip_norm "tamis/gradient_norm"; and
         "tamis/lost_steps" since the beginning. Empty before the first step."""
         return _report.scalars(self.stats())
 
@@ -260,7 +262,8 @@ class SparseState(Steps):
         self, path: Union[str, "os.PathLike[str]"], losses: Optional[Sequence[float]] = None
     ) -> None:
         """Draw this rank's steps into a file (PNG, SVG, PDF): bytes beside those of a dense ring,
-        and the times of a step, of waiting, and of phases hidden beside backward.
+        the share of energy that travelled, and the times of a step, of waiting, and of phases
+        hidden beside backward.
 
         losses  one for each step, or at even distances, to be drawn above them
 
