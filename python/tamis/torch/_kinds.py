@@ -66,8 +66,8 @@ _WHOLE = whole(Kind("step", 0.0, decouples=True))
 
 # The first row whose word is in the name of the class, or of one of its bases, in lower case.
 _ROWS: List[Tuple[str, Kind]] = [
-    ("nadam", Kind("step", 0.9, 1.0, density=0.08)),
-    ("rmsprop", Kind("step", 0.9, 1.0, density=0.08)),
+    ("nadam", Kind("step", 0.9, 1.0, density=0.08, value_codec="fp4")),
+    ("rmsprop", Kind("step", 0.9, 1.0, density=0.08, value_codec="fp4")),
     ("adamw", Kind("step", 0.0, decouples=True)),
     ("adam", Kind("step", 0.0)),
     ("muon", _WHOLE),
