@@ -77,7 +77,7 @@ def test_scalars_are_the_figures_of_the_last_step():
         assert found.pop("tamis/gradient_norm") == pytest.approx(given.norm().item(), rel=1e-5)
         assert found.pop("tamis/exposed_s") == last["seconds"]["exposed"] > 0.0
         assert found.pop("tamis/lost_steps") == 0
-        names = ("density", "wire_bytes", "compression", "hidden", "residual_norm")
+        names = ("density", "wire_bytes", "compression", "hidden", "residual_norm", "captured")
         assert found == {"tamis/" + n: last[n] for n in names}
         assert found["tamis/density"] == last["selected"] / LENGTH > 0.0
 
