@@ -27,14 +27,23 @@ static bool is_led(const tam_bucket_view *v) {
            tam_selection_bounded(v) && !v->gathers;
 }
 
+static bool has_times(const tam_bucket_view *v) {
+    return v->config->slowdown > 0.0 && v->index == 0;
+}
+
+static uint32_t sparse_nwords(const tam_bucket_view *v) {
+    if (tam_selection_scheme(v).ownership == TAM_OWN_BALANCED)
+        return 1; /* entries that did not fit */
+    return has_times(v) ? 2 : 0;
+}
+
 tam_packets tam_sparse_packets(const tam_bucket_view *v) {
     tam_packets packets = {
         .rank = v->rank,
         .nranks = v->nranks,
         .first = v->node_shard->local,
         .stride = v->node_shard->nlocal,
-        .nwords =
-            tam_selection_scheme(v).ownership == TAM_OWN_BALANCED, /* entries that did not fit */
+        .nwords = sparse_nwords(v),
         .capacity = tam_selection_most(v, v->k_max),
         .growing = !tam_selection_bounded(v),
         .led = is_led(v),
@@ -190,6 +199,10 @@ void tam_sparse_fill_header(tam_sparse *s, const tam_select_result *result) {
            s->packets.ncounters * sizeof s->counters[0]);
     if (tam_selection_scheme(v).ownership == TAM_OWN_BALANCED)
         tam_packet_own_words(&s->packets)[0] = (uint32_t)result->deferred;
+    else if (has_times(v)) {
+        tam_packet_own_words(&s->packets)[0] = v->computing_us;
+        tam_packet_own_words(&s->packets)[1] = v->waited_us;
+    }
 }
 
 tamis_status tam_sparse_select(void *self) {

@@ -86,6 +86,7 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
                         "tamis_reducer_set_density: %g gives %llu entries for %u buckets, each of "
                         "which needs one",
                         density, (unsigned long long)k, tam_ordinary_buckets(r));
+    tam_slowdown_bound(&r->slowdown, density);
     if (k == r->k)
         return TAMIS_OK;
     TAM_TRY(r->driver->quiesce(r));

@@ -90,6 +90,8 @@ static void inherit_config(tamis_reducer *r, const tamis_reducer *like) {
     r->scheme = like->scheme;
     r->scale_open = like->scale_open;
     r->matching_open = like->matching_open;
+    r->slowdown = like->slowdown;
+    r->slowdown_least = like->slowdown_least;
 }
 
 /* Set the rank and number of ranks that select. */

@@ -220,6 +220,7 @@ static tamis_status finish_apply_all(tamis_reducer *r) {
     }
     join_results(r);
     control_all(r);
+    tam_slowdown_observe(r);
     return TAMIS_OK;
 }
 

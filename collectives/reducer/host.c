@@ -23,6 +23,10 @@ static tamis_status host_launch(tam_bucket *b, void *stream) {
     bool selects = b->exchange->traits & TAM_TRAIT_SELECTS;
     if (b == tam_last_bucket(r))
         b->view.busy_us = r->busy_us = tam_skew_us(r->ended_ns, tam_clock_ns());
+    if (b->view.index == 0) {
+        b->view.computing_us = r->times.computing_us;
+        b->view.waited_us = r->times.waited_us;
+    }
     TAM_TRY(r->device->follow(b->view.kernels, stream));
     if (selects && !tam_bucket_waits(b))
         TAM_TRY(tam_step_accumulate(b));

@@ -21,6 +21,7 @@
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
 #include "lib/policy/norm_matching.h"
+#include "lib/policy/slowdown.h"
 #include "lib/policy/node_shard.h"
 
 #include <tamis/stats.h>
@@ -59,6 +60,12 @@ typedef struct tam_config_handshake {
 typedef struct tam_inflight_ring tam_inflight_ring; /* inflight.h */
 
 typedef struct tam_rollback tam_rollback; /* rollback.h */
+
+/** config.slowdown: of the step before, on this rank; 0: unknown. */
+typedef struct tam_step_times {
+    uint64_t ended_ns;
+    uint32_t computing_us, waited_us;
+} tam_step_times;
 
 /** Seconds that a bucket has taken in the step under way. */
 typedef struct tam_bucket_times {
@@ -145,7 +152,10 @@ struct tamis_reducer {
     tam_config_handshake handshake;
     tam_cost_calibration *calibration; /* exchange auto, while it is created */
     uint64_t k, k_max;                 /* entries of a step of all buckets together */
-    uint32_t rank, nranks;             /* that select: of the comm, or of an inter-node group */
+    tam_slowdown slowdown;
+    double slowdown_least; /* density that suits the update */
+    tam_step_times times;
+    uint32_t rank, nranks; /* that select: of the comm, or of an inter-node group */
 
     const tam_device *device;
     const tam_driver *driver;
@@ -311,6 +321,14 @@ bool tam_config_handshake_differs(const tam_config_handshake *ours, const uint64
 
 /** budgets.c: set the entries per step and what depends on them, except the budgets of buckets. */
 void tam_reducer_set_k(tamis_reducer *r, uint64_t k);
+/** slowdown.c: whether config.slowdown is given, and there is what it can change. */
+bool tam_slowdown_on(const tamis_reducer *r);
+/** A step has ended on this rank, all of which had been launched at launched_ns. */
+void tam_slowdown_waited(tamis_reducer *r, uint64_t launched_ns, bool applied);
+/** A step is applied, whose headers hold times. */
+void tam_slowdown_observe(tamis_reducer *r);
+/** Between steps: another k, if a window has ended. */
+void tam_slowdown_follow(tamis_reducer *r);
 /** Most entries that a bucket gets of k, or of fewer. */
 uint64_t tam_bucket_most(const tam_bucket *b, uint64_t k);
 /** Entries of a density: at least one, unless the length is 0. */

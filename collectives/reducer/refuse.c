@@ -95,6 +95,18 @@ static bool has_update(const tamis_reducer *r) {
     return r->config.update;
 }
 
+static bool slows_and_scheme(const tamis_reducer *r) {
+    return r->config.slowdown > 0.0 && !tam_scheme_plain(r->scheme);
+}
+
+static bool slows_and_device(const tamis_reducer *r) {
+    return r->config.slowdown > 0.0 && r->config.device != TAMIS_DEVICE_CPU;
+}
+
+static bool slows_and_nodes(const tamis_reducer *r) {
+    return r->config.slowdown > 0.0 && r->config.ranks_per_node > 1;
+}
+
 static bool chooses(const tamis_reducer *r) {
     return tam_scheme_auto(r->scheme);
 }
@@ -178,6 +190,14 @@ static const struct row {
     {{0, create, "update", "ranks_per_node",
       "nodes sum gradients, not the updates of ranks; use ranks_per_node 0"},
      update_and_nodes},
+    {{0, create, "slowdown", "a scheme without exclusive owners, an exact count or sums",
+      "headers carry no times there; set the density"},
+     slows_and_scheme},
+    {{0, create, "slowdown", "device cuda",
+      "the host does not see how long its steps wait; set the density"},
+     slows_and_device},
+    {{0, create, "slowdown", "ranks_per_node", "nodes carry no times; set the density"},
+     slows_and_nodes},
     {{0, start, "step.before", "a reducer without update, or with moments",
       "it takes steps that are made; use rule step, or momentum with beta1 0"},
      has_moments},

@@ -107,6 +107,7 @@ static tamis_status result_finish(tamis_reducer *r, const char *call, bool joins
     uint64_t until_ns = tam_comm_deadline(r->comm), step = r->step;
     tam_comm_record(r->comm, TAM_FLIGHT_WAIT, step, TAMIS_OK);
     tamis_status lost = await_launches(r, until_ns), status = lost;
+    uint64_t launched_ns = tam_clock_ns(); /* a call may wait before others have computed */
     if (r->launched > 0)
         status = joins ? r->driver->join(r, stream, begin_ns, until_ns)
                        : r->driver->wait(r, begin_ns, until_ns);
@@ -117,6 +118,8 @@ static tamis_status result_finish(tamis_reducer *r, const char *call, bool joins
     r->has_result = !joins && tamis_status_loss(status) != TAMIS_LOST_COMM;
     tam_comm_record(r->comm, TAM_FLIGHT_DONE, step, status);
     result_end(r);
+    tam_slowdown_waited(r, launched_ns, status == TAMIS_OK);
+    tam_slowdown_follow(r);
     return status;
 }
 

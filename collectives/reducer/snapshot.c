@@ -102,7 +102,7 @@ void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot) {
     double *levels = levels_in(r, snapshot);
     *(tam_run_position *)snapshot = (tam_run_position){
         r->step, r->stats.steps, r->stats.rescans_total, r->stats.wire_bytes_total,
-        r->k,    r->has_norms,   r->norm_matching};
+        r->k,    r->has_norms,   r->norm_matching,       r->slowdown};
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket *b = &r->buckets[i];
         uint32_t ngroups = r->acc ? b->division.grid.ngroups : 0;
@@ -131,6 +131,8 @@ tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, co
             where, (unsigned long long)position->k);
     if (!tam_norm_matching_valid(position->norm_matching))
         return tam_fail(TAMIS_E_FORMAT, "%s: its norms of updates are impossible", where);
+    if (!tam_slowdown_valid(&position->slowdown))
+        return tam_fail(TAMIS_E_FORMAT, "%s: its times of steps are impossible", where);
     for (uint32_t i = 0; i < r->nbuckets && r->acc; i++) {
         if (!parts_valid(&r->buckets[i], parts_in(r, snapshot, i)))
             return tam_fail(TAMIS_E_FORMAT, "%s: its parts do not cover the vector", where);
@@ -177,6 +179,8 @@ static void take_position(tamis_reducer *r, const tam_run_position *position) {
     r->stats.rescans_total = position->rescans_total;
     r->stats.wire_bytes_total = position->wire_bytes_total;
     r->norm_matching = position->norm_matching;
+    r->slowdown = position->slowdown;
+    r->times = (tam_step_times){0};
 }
 
 void tam_snapshot_take(tamis_reducer *r, const void *snapshot, uint64_t ngroups, bool foreign) {

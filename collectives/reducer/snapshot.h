@@ -18,6 +18,7 @@ typedef struct tam_run_position {
     uint64_t step, steps, rescans_total, wire_bytes_total;
     uint64_t k, has_norms;
     tam_norm_matching norm_matching;
+    tam_slowdown slowdown;
 } tam_run_position;
 
 /** Groups whose levels are kept; scheme dense keeps none. */

@@ -106,6 +106,8 @@ void tam_update_complete(tamis_reducer *r, tamis_reducer_config *c) {
     const tamis_update *update = c->update ? &r->update : NULL;
     tam_defaults found = tam_defaults_of(update, c->density, r->scheme);
     c->density = c->density != 0.0 ? c->density : found.density;
+    r->slowdown = (tam_slowdown){.most = c->density};
+    r->slowdown_least = found.least;
     c->residual_decay = c->residual_decay == -1.0 ? found.residual_decay : c->residual_decay;
     if (update) {
         r->update.beta1 = found.beta1;

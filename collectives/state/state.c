@@ -4,8 +4,8 @@
 
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0b1e657461747455) /* changes with the format; odd bytes on purpose */
-#define NO_RANK UINT64_MAX /* of a state whose parts are to be divided anew */
+#define MAGIC UINT64_C(0x0b1e657461747456) /* changes with the format; odd bytes on purpose */
+#define NO_RANK UINT64_MAX                 /* of a state whose parts are to be divided anew */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 /* The snapshot `now` of a state. */

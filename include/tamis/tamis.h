@@ -735,6 +735,12 @@ typedef struct tamis_reducer_config {
                                    It counts indices, values and sums; headers come on top, of
                                    each bucket, and partial sums where ranks exchange in stages.
                                    tamis_reducer_options returns the density that was found */
+    double slowdown;            /* time that a step may wait for the exchange, as a share of its
+                                   computing. The density falls towards the least that suits the
+                                   update while steps wait longer, and rises again up to `density`,
+                                   or what tamis_reducer_set_density gave, while they do not: every
+                                   40 steps, by times of all ranks, which headers carry. So bits
+                                   depend on times. 0: it stays as it is */
 } tamis_reducer_config;
 
 /** Fields not named are 0, NULL, or the first of their enum. */

@@ -89,7 +89,9 @@ typedef struct tam_option {
     row(worker, WORD, RANK, 0, 1, NAN, "caller|thread", \
         "thread that makes the pass over the gradient") \
     row(byte_share, REAL, RANKS, 1e-6, 1, 0, "1e-6 to 1 or 0 (open)", \
-        "most bytes of a step, as a share of a dense ring's; 0: as the density gives")
+        "most bytes of a step, as a share of a dense ring's; 0: as the density gives") \
+    row(slowdown, REAL, RANKS, 1e-3, 10, 0, "0.001 to 10 or 0 (off)", \
+        "time that steps may wait for the exchange, in units of their computing; density follows")
 
 /* Options of tamis_update; rule momentum has only the rows before beta2. */
 #define TAM_UPDATE_OPTIONS(row) \

@@ -114,8 +114,9 @@ typedef struct tam_bucket_view {
     uint64_t step;
     tam_accumulate target;
     tam_accumulated accumulated;
-    float divisor;              /* of sums, before they are applied */
-    uint32_t began_us, busy_us; /* for the header */
+    float divisor;                    /* of sums, before they are applied */
+    uint32_t began_us, busy_us;       /* for the header */
+    uint32_t computing_us, waited_us; /* for its words: of the step before, the first bucket's */
     bool decides; /* decides whether to skip a step; an inter-node group leaves that to its nodes */
     bool skipped; /* [in,out] all ranks know that the step will be skipped */
     tam_outcome out;

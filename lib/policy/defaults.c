@@ -9,14 +9,16 @@
 
 /* A density that is given, and published schemes: as published. */
 static const tam_defaults of_published = {
-    .density = 0.01, .most = 1.0, .residual_decay = 1.0, .scale = 1.0};
+    .density = 0.01, .least = 0.003, .most = 1.0, .residual_decay = 1.0, .scale = 1.0};
 /* The optimizer is not known. */
 static const tam_defaults of_gradients = {.density = 0.3,
+                                          .least = 0.03,
                                           .most = 0.6,
                                           .value_codec = TAMIS_VALUE_FP4,
                                           .residual_decay = 1.0,
                                           .scale = 1.0};
 static const tam_defaults of_momentum = {.density = 0.3,
+                                         .least = 0.03,
                                          .most = 0.3,
                                          .few_bits_below = 1.0,
                                          .value_codec = TAMIS_VALUE_FP4,
@@ -24,6 +26,7 @@ static const tam_defaults of_momentum = {.density = 0.3,
                                          .residual_decay = 1.0,
                                          .scale = 1.0};
 static const tam_defaults of_steps = {.density = 0.3,
+                                      .least = 0.08,
                                       .most = 0.3,
                                       .few_bits_below = 0.25,
                                       .value_codec = TAMIS_VALUE_FP4,
@@ -32,6 +35,7 @@ static const tam_defaults of_steps = {.density = 0.3,
                                       .matches = true};
 /* The residual is the momentum. */
 static const tam_defaults of_spreading = {.density = 0.033,
+                                          .least = 0.01,
                                           .most = 0.033,
                                           .few_bits_below = 1.0,
                                           .value_codec = TAMIS_VALUE_FP4,

@@ -11,6 +11,7 @@
 
 typedef struct tam_defaults {
     double density;
+    double least;          /* to which it may fall for time */
     double most;           /* density that is worth its bytes, where values are rounded */
     double few_bits_below; /* this density values and sums have two bits */
     tamis_value_codec value_codec;

@@ -157,6 +157,7 @@ class Reducer:
         threads: int = 0,
         density_max: float = 0.0,
         byte_share: float = 0.0,
+        slowdown: float = 0.0,
         link_latency_us: float = 0.0,
         link_gbit: float = 0.0,
         index_codec: str = "auto",  # docs/options.md has the others
