@@ -79,8 +79,8 @@ double tam_slowdown_decide(tam_slowdown *s, const tam_slowdown_goal *goal, doubl
 
 bool tam_slowdown_valid(const tam_slowdown *s) {
     const double sums[] = {s->weight, s->density, s->exposed_s, s->density_square, s->product};
-    bool fine = s->most > 0.0 && s->most <= 1.0 && !tam_slowdown_full(s) &&
-                s->steps < TAM_SLOWDOWN_LEARNS + TAM_SLOWDOWN_TIMED;
+    bool fine =
+        s->most > 0.0 && s->most <= 1.0 && s->steps < TAM_SLOWDOWN_LEARNS + TAM_SLOWDOWN_TIMED;
     for (int i = 0; i < 5; i++)
         fine = fine && sums[i] >= 0.0 && sums[i] < 1e30;
     return fine;
