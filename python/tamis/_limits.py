@@ -36,6 +36,13 @@ def lost(error: BaseException) -> bool:
     return error.lost == "comm" and error.status in statuses
 
 
+def reaches_all(error: BaseException) -> bool:
+    """Whether all ranks get it, each by itself: none needs to abort the communicator, which would
+    hide the cause from those that are still on the way to it."""
+    statuses = ("TAMIS_E_MISMATCH", "TAMIS_E_NONFINITE")
+    return isinstance(error, Error) and error.status in statuses
+
+
 def sentence(error: Error) -> str:
     """What an error says without its remedy."""
     return str(error).replace(error.remedy, "").strip(". ")
@@ -70,9 +77,8 @@ def check(limits: Limits, save_every: int, comm: Comm, parts: Sequence[Any]) -> 
 def leave(comm: Comm, step: int, error: BaseException) -> None:
     """The others must not wait for this rank longer than they have to; but of what all of them get
     they must hear, and not go on without it."""
-    everywhere = ("TAMIS_E_MISMATCH", "TAMIS_E_NONFINITE")
     log.error("rank %d of %d leaves at step %d: %r", comm.rank, comm.nranks, step, error)
-    if isinstance(error, Error) and error.status in everywhere:
+    if reaches_all(error):
         return
     try:
         comm.abort()

@@ -47,7 +47,7 @@ run --steps 1500 --scheme tamis --energy-log "$top/log.jsonl" --save "$top/saved
 most=$((($(date +%s%N) - begin) / 1000000)) # ms
 run --steps 1600 --scheme tamis --load "$top/saved" >"$top/second.json"
 # The counter gains 100 W whatever the knobs say, so 50 W are out of reach.
-run --steps 600 --scheme tamis --budget 50 --pace-max 0.001 --density-min 0.005 \
+run --steps 600 --scheme tamis --density 0.01 --budget 50 --pace-max 0.001 --density-min 0.005 \
     --decisions "$top/decisions.jsonl" >"$top/governed.json"
 "$replay" --log "$top/decisions.jsonl" --policy budget --budget 50 --pace-max 0.001 \
     --density-min 0.005 --density-max 0.01 >"$top/verified" ||

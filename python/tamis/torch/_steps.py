@@ -7,6 +7,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 import torch
 
 from .. import _core, energy
+from .._limits import reaches_all
 from . import _comm, _guard, _others, _plan, _report
 from ._exchange import Exchange
 from ._figures import Figures, merged
@@ -248,8 +249,9 @@ class Steps:
             return
         self.error = error
         self._unused.detach()
-        for group in self.groups:
-            group.comm.abort()
+        if not reaches_all(error):
+            for group in self.groups:
+                group.comm.abort()
         self._leave_comms()
 
     def _leave_comms(self) -> None:
