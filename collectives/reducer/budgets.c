@@ -63,9 +63,14 @@ uint64_t tam_reducer_entries(double density, uint64_t length) {
     return k >= 1.0 ? (uint64_t)k : length > 0;
 }
 
-void tam_reducer_set_k(tamis_reducer *r, uint64_t k) {
-    r->k = k;
+void tam_reducer_take_density(tamis_reducer *r, double density) {
+    r->density = density;
+    r->k = tam_reducer_entries(density, r->layout->ordinary);
     tam_update_follow(r);
+}
+
+double tamis_reducer_density(const tamis_reducer *r) {
+    return r ? r->density : 0.0;
 }
 
 tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
@@ -87,10 +92,12 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
                         "which needs one",
                         density, (unsigned long long)k, tam_ordinary_buckets(r));
     tam_slowdown_bound(&r->slowdown, density);
-    if (k == r->k)
+    if (k == r->k) {
+        r->density = density;
         return TAMIS_OK;
+    }
     TAM_TRY(r->driver->quiesce(r));
-    tam_reducer_set_k(r, k);
+    tam_reducer_take_density(r, density);
     tam_buckets_budget(r);
     return r->driver->reload(r);
 }

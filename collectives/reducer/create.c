@@ -136,7 +136,7 @@ static tamis_status create_check(tamis_reducer *r, const tam_recipe *recipe) {
 static tamis_status create_open_all(tamis_reducer *r, const tam_recipe *recipe) {
     bool whole = tam_scheme_whole(r->scheme);
     uint64_t n = recipe->layout->ordinary;
-    tam_reducer_set_k(r, whole ? n : tam_reducer_entries(r->config.density, n));
+    tam_reducer_take_density(r, whole ? 1.0 : r->config.density);
     r->k_max = whole ? n : tam_reducer_entries(r->config.density_max, n);
     return tam_buckets_open(r, recipe->like);
 }

@@ -151,6 +151,7 @@ struct tamis_reducer {
     tam_scheme scheme;
     tam_config_handshake handshake;
     tam_cost_calibration *calibration; /* exchange auto, while it is created */
+    double density;                    /* of the next step */
     uint64_t k, k_max;                 /* entries of a step of all buckets together */
     tam_slowdown slowdown;
     double slowdown_least; /* density that suits the update */
@@ -319,15 +320,15 @@ uint64_t tam_config_handshake_hash(const tam_config_handshake *handshake);
 bool tam_config_handshake_differs(const tam_config_handshake *ours, const uint64_t *state,
                                   char *text, size_t size);
 
-/** budgets.c: set the entries per step and what depends on them, except the budgets of buckets. */
-void tam_reducer_set_k(tamis_reducer *r, uint64_t k);
+/** budgets.c: set the density and what depends on it, except the budgets of buckets. */
+void tam_reducer_take_density(tamis_reducer *r, double density);
 /** slowdown.c: whether config.slowdown is given, and there is what it can change. */
 bool tam_slowdown_on(const tamis_reducer *r);
 /** A step has ended on this rank, all of which had been launched at launched_ns. */
 void tam_slowdown_waited(tamis_reducer *r, uint64_t launched_ns, bool applied);
 /** A step is applied, whose headers hold times. */
 void tam_slowdown_observe(tamis_reducer *r);
-/** Between steps: another k, if a window has ended. */
+/** Between steps: another density, if a window has ended. */
 void tam_slowdown_follow(tamis_reducer *r);
 /** Most entries that a bucket gets of k, or of fewer. */
 uint64_t tam_bucket_most(const tam_bucket *b, uint64_t k);

@@ -43,23 +43,21 @@ void tam_slowdown_observe(tamis_reducer *r) {
         tam_slowdown_step(&r->slowdown, computing_us, exposed_us);
 }
 
-/* The entries of a density that the policy chose. */
-static uint64_t slowdown_entries(const tamis_reducer *r, double density) {
-    uint64_t k = tam_reducer_entries(density, r->layout->ordinary), least = tam_ordinary_buckets(r);
-    k = k > least ? k : least;
-    return k < r->k_max ? k : r->k_max;
+/* Each bucket needs an entry. */
+static bool can_send(const tamis_reducer *r, double density) {
+    uint64_t k = tam_reducer_entries(density, r->layout->ordinary);
+    return k >= tam_ordinary_buckets(r) && k <= r->k_max;
 }
 
 void tam_slowdown_follow(tamis_reducer *r) {
     if (!tam_slowdown_full(&r->slowdown))
         return;
     const tam_slowdown_goal goal = {r->config.slowdown, r->slowdown_least};
-    double now = (double)r->k / (double)r->layout->ordinary;
-    double density = tam_slowdown_decide(&r->slowdown, &goal, now);
-    if (density == now)
+    double density = tam_slowdown_decide(&r->slowdown, &goal, r->density);
+    if (density == r->density || !can_send(r, density))
         return;
     tam_log(r->comm->rank == 0 ? TAM_INFO : TAM_DEBUG, "step %llu: density %.4g -> %.4g",
-            (unsigned long long)r->step, now, density);
-    tam_reducer_set_k(r, slowdown_entries(r, density));
+            (unsigned long long)r->step, r->density, density);
+    tam_reducer_take_density(r, density);
     tam_buckets_budget(r);
 }

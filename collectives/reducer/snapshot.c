@@ -101,8 +101,8 @@ void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot) {
     snapshot_row *rows = rows_in(snapshot);
     double *levels = levels_in(r, snapshot);
     *(tam_run_position *)snapshot = (tam_run_position){
-        r->step, r->stats.steps, r->stats.rescans_total, r->stats.wire_bytes_total,
-        r->k,    r->has_norms,   r->norm_matching,       r->slowdown};
+        r->step,    r->stats.steps, r->stats.rescans_total, r->stats.wire_bytes_total,
+        r->density, r->has_norms,   r->norm_matching,       r->slowdown};
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket *b = &r->buckets[i];
         uint32_t ngroups = r->acc ? b->division.grid.ngroups : 0;
@@ -118,17 +118,19 @@ void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot) {
 /* -- in --------------------------------------------------------------------------------------- */
 
 /* As tamis_reducer_set_density. */
-bool tam_snapshot_can_send(const tamis_reducer *r, uint64_t k) {
+bool tam_snapshot_can_send(const tamis_reducer *r, double density) {
+    if (!tam_positive_upto(density, 1.0))
+        return false;
+    uint64_t k = tam_reducer_entries(density, r->layout->ordinary);
     return k == r->k || (!r->in_graph && k >= tam_ordinary_buckets(r) && k <= r->k_max);
 }
 
 tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, const char *where) {
     const tam_run_position *position = snapshot;
-    if (!tam_snapshot_can_send(r, position->k))
-        return tam_fail(
-            TAMIS_E_FORMAT,
-            "%s: its density was set to %llu entries per step, which this reducer cannot send",
-            where, (unsigned long long)position->k);
+    if (!tam_snapshot_can_send(r, position->density))
+        return tam_fail(TAMIS_E_FORMAT,
+                        "%s: its density was set to %.9g, which this reducer cannot send", where,
+                        position->density);
     if (!tam_norm_matching_valid(position->norm_matching))
         return tam_fail(TAMIS_E_FORMAT, "%s: its norms of updates are impossible", where);
     if (!tam_slowdown_valid(&position->slowdown))
@@ -154,7 +156,7 @@ static void take_buckets(tamis_reducer *r, const void *snapshot, uint64_t ngroup
     const snapshot_row *rows = rows_in(snapshot);
     const double *levels = levels_in(r, snapshot);
     bool fits = ngroups == tam_snapshot_ngroups(r);
-    tam_reducer_set_k(r, position->k);
+    tam_reducer_take_density(r, position->density);
     r->has_norms = position->has_norms;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         r->norms[i] = rows[i].norm;

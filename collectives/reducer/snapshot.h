@@ -16,7 +16,8 @@
 /** The position in a run. */
 typedef struct tam_run_position {
     uint64_t step, steps, rescans_total, wire_bytes_total;
-    uint64_t k, has_norms;
+    double density;
+    uint64_t has_norms;
     tam_norm_matching norm_matching;
     tam_slowdown slowdown;
 } tam_run_position;
@@ -31,8 +32,8 @@ size_t tam_snapshot_bytes(const tamis_reducer *r, uint64_t ngroups, uint32_t nra
  *  @param snapshot  [out]  8-byte aligned */
 void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot);
 
-/** Whether a step may send k entries, as tamis_reducer_set_density allows. */
-bool tam_snapshot_can_send(const tamis_reducer *r, uint64_t k);
+/** Whether a step may have the density, as tamis_reducer_set_density allows. */
+bool tam_snapshot_can_send(const tamis_reducer *r, double density);
 
 /** Check a snapshot made by as many ranks as here. FORMAT: "where: why". */
 tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, const char *where);

@@ -4,7 +4,7 @@
 
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0b1e657461747456) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0b1e657461747457) /* changes with the format; odd bytes on purpose */
 #define NO_RANK UINT64_MAX                 /* of a state whose parts are to be divided anew */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
@@ -250,7 +250,7 @@ tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
         return tam_state_refuse(where, "its content is damaged (checksum)");
     if (!is_foreign(r, h))
         TAM_TRY(check_own(r, control, where));
-    else if (!tam_snapshot_can_send(r, ((const tam_run_position *)now_in(control))->k))
+    else if (!tam_snapshot_can_send(r, ((const tam_run_position *)now_in(control))->density))
         return tam_state_refuse(where,
                                 "its density was set to a value that this reducer cannot send");
     if (residual && h->residual_hash != hash_residual(residual, h->residual_bytes))

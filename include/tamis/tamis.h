@@ -779,6 +779,10 @@ TAMIS_API void tamis_reducer_destroy(tamis_reducer *reducer);
  */
 TAMIS_CHECKED tamis_status tamis_reducer_set_density(tamis_reducer *reducer, double density);
 
+/** The density of the next step, the same on all ranks: what was given last, what a state had, or
+ * what config.slowdown made of it. Between steps. 1: every element is sent. NULL: 0. */
+TAMIS_API double tamis_reducer_density(const tamis_reducer *reducer);
+
 /* ------------------------------------------------------------------------------------------- */
 /* 6. Steps                                                                                     */
 

@@ -357,9 +357,11 @@ static PyObject *get_op(PyObject *object, void *none) {
     return PyUnicode_FromString(((tam_py_reducer *)object)->op == TAMIS_OP_MEAN ? "mean" : "sum");
 }
 
+/* Of one that is closed: as it was made. */
 static PyObject *get_density(PyObject *object, void *none) {
+    const tam_py_reducer *self = (const tam_py_reducer *)object;
     (void)none;
-    return PyFloat_FromDouble(((tam_py_reducer *)object)->density);
+    return PyFloat_FromDouble(self->handle ? tamis_reducer_density(self->handle) : self->density);
 }
 
 static PyObject *get_residual_decay(PyObject *object, void *none) {
@@ -454,7 +456,7 @@ static PyGetSetDef getters[] = {
     {"driver", get_driver, NULL, "who drives the steps, \"device\" or \"host\", and why", NULL},
     {"op", get_op, NULL, "\"mean\" or \"sum\"", NULL},
     {"update", tam_py_moments_update, NULL, "the update, or None: residuals hold gradients", NULL},
-    {"density", get_density, NULL, "the share of entries that it was made for", NULL},
+    {"density", get_density, NULL, "the share of the entries that the next step sends", NULL},
     {"residual_decay", get_residual_decay, NULL, "factor on residuals in every step", NULL},
     {"residual_length", get_residual_length, NULL, "elements of the residual", NULL},
     {NULL, NULL, NULL, NULL, NULL},

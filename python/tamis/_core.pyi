@@ -184,7 +184,7 @@ class Reducer:
         """Who drives the steps, "device" or "host", and why not a device."""
     @property
     def density(self) -> float:
-        """That it was made for."""
+        """Share of the entries that the next step sends."""
     @property
     def residual_decay(self) -> float: ...
     @property

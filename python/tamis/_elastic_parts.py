@@ -169,15 +169,13 @@ class TorchPart:
         self.state.load_state_dict(states)
 
     def common(self) -> Dict[str, Any]:
-        """The density, which may have been set since, and what optimizers keep that step by each
-        rank's own gradient."""
+        """The density asked for, which may have been set since, and what optimizers keep that step by
+        each rank's own gradient."""
         saved = [one.state_dict() for one in self.state.local_optimizers()]
         return {"density": self.state.density, "optimizers": saved}
 
     def adopt(self, common: Dict[str, Any]) -> None:
-        self.state.density = common["density"]
-        for group in self.state.groups:  # migrate brings it
-            group.density = group.asked(common["density"])
+        self.state.density = common["density"]  # migrate brings those of its reducers
         for one, saved in zip(self.state.local_optimizers(), common["optimizers"]):
             one.load_state_dict(saved)
 

@@ -48,6 +48,7 @@ static void step_timed(test_rank *self, tamis_reducer *reducer, const time_case 
     RANK_CHECK(self, !status, "status %d", (int)(intptr_t)status);
 }
 
+/* Before a step, its density is known. */
 static void run_timed(test_rank *self) {
     const time_case *c = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -62,9 +63,12 @@ static void run_timed(test_rank *self) {
     config.bucket_length = SMALL / 2;
     RANK_OK(self, data_even_reducer(self->comm, 2, SMALL / 2, &config, &reducer));
     for (uint32_t number = 0; number < c->steps; number++) {
+        uint64_t entries = (uint64_t)(tamis_reducer_density(reducer) * SMALL);
         data_fill_real(self->id, number, SMALL, gradient);
         step_timed(self, reducer, c, &step);
         RANK_OK(self, tamis_reducer_stats(reducer, &s));
+        RANK_CHECK(self, s.target == entries, "step %u: %llu entries, not %llu", number,
+                   (unsigned long long)s.target, (unsigned long long)entries);
         RANK_CHECK(self, s.target >= 0.08 * SMALL - 1 && s.target <= 0.3 * SMALL,
                    "step %u: %llu entries", number, (unsigned long long)s.target);
         if (number == 42) /* the first window ends with 41: two steps know no times */
@@ -76,6 +80,7 @@ static void run_timed(test_rank *self) {
     RANK_OK(self, tamis_reducer_wait(reducer));
     RANK_OK(self, tamis_reducer_stats(reducer, &s));
     RANK_CHECK(self, s.target == SMALL / 10, "%llu entries", (unsigned long long)s.target);
+    RANK_CHECK(self, tamis_reducer_density(reducer) == 0.1, "%g", tamis_reducer_density(reducer));
     tamis_reducer_destroy(reducer);
 }
 
@@ -166,6 +171,7 @@ static void run_saved(test_rank *self) {
     RANK_OK(self, tamis_reducer_save(one, path));
     RANK_OK(self, data_reducer(self->comm, SMALL, &config, &other));
     RANK_OK(self, tamis_reducer_load(other, path));
+    RANK_CHECK(self, tamis_reducer_density(other) == 0.05, "%g", tamis_reducer_density(other));
     for (uint32_t number = 0; number < 130; number++) {
         data_fill_real(self->id, number, SMALL, gradient);
         sleep_ms(1);

@@ -233,18 +233,15 @@ def _restore(state: "SparseState", saved: Dict[str, Any], strict: bool, taken: L
             control: Optional[bytes] = None
             if strict and saved["control"] is not None:
                 control = _bytes(saved["control"][number])
-            rollback.append((group, before, group.density))
+            rollback.append((group, before))
             wanted = group.asked(saved["density"])
             if strict and control is None and wanted != group.density:
                 group.set_density(wanted)
             group.restore(control, residual)
-            if strict:  # control has brought it
-                group.density = wanted
         _restore_optimizers(state, saved, strict)
     except BaseException:
-        for group, before, density in rollback:
+        for group, before in rollback:
             group.restore(*before)
-            group.density = density
         raise
 
 

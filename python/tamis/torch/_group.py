@@ -103,7 +103,6 @@ class Group:
         options = dict(options, dtype=DTYPES[self.dtype])
         self.sparse = _core.Reducer(comm, self.layout, **options)
         self.scheme = options["scheme"]
-        self.density = self.sparse.density  # of now
         self.update = self.sparse.update
         self.has_residual = self.scheme != "dense"  # a residual
         self.ranks_per_node = max(1, options.get("ranks_per_node", 0))
@@ -127,6 +126,11 @@ class Group:
         # Steps by reducer, as these count them. One that a device runs they count when it has ended.
         self._made = self._counted()
 
+    @property
+    def density(self) -> float:
+        """Of the next step."""
+        return self.sparse.density
+
     def asked(self, density: Optional[float]) -> float:
         """What a state's density is for this group; None: its own."""
         if density is None or self.scheme in WHOLE:
@@ -136,7 +140,6 @@ class Group:
     def set_density(self, density: float) -> None:
         if self.scheme not in WHOLE:
             self.sparse.set_density(density)
-            self.density = density
 
     def memory(self) -> List[torch.Tensor]:
         """Where the parameters are on this rank."""

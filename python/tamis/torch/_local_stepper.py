@@ -35,6 +35,7 @@ class LocalStepper(Stepper):
         self._exchange = exchange
         self._held: Dict[int, torch.Tensor] = {}
         self._rows: List[Row] = []  # of a step that is under way
+        self._density = exchange.groups[0].density  # its
         self._places: List[Place] = []
         self._located_at: List[List[Tuple[type, int, int]]] = []
         self._scaling = Scaling(optimizer)
@@ -53,6 +54,7 @@ class LocalStepper(Stepper):
     def before(self, kwargs: Dict[str, Any]) -> None:
         self.failed()  # if a step before raised where nothing could see it
         self._state.begin()
+        self._density = self._exchange.groups[0].density
         # Anew in every step: load_state_dict makes other param_groups.
         way = self._way()
         rows = [way(group, *self._known(group)) for group in self.optimizer.param_groups]
@@ -84,7 +86,7 @@ class LocalStepper(Stepper):
 
     def _clears(self) -> bool:
         momentum = any(group.get("momentum") for group in self.optimizer.param_groups)
-        return momentum and self.kind.clears_at(self._density())
+        return momentum and self.kind.clears_at(self._density)
 
     def _known(
         self, group: Dict[str, Any]
@@ -151,19 +153,16 @@ class LocalStepper(Stepper):
             self._exchange.mark(place)
         told: bool = self._state.finish(self._exchange)
         applied: bool = told or self._exchange.late
-        if applied and not moved and self._clears():  # the density may have changed
+        if applied and not moved and self._clears():
             self._clear_applied(rows)
         for row in rows:
             row.apply(self._factor(row.group)) if applied else row.restore()
         return told
 
-    def _density(self) -> float:
-        return self._exchange.groups[0].density
-
     def _factor(self, group: Dict[str, Any]) -> float:
-        """What suits the density of now and the momentum, which the reducer does not know."""
+        """What suits the density and the momentum, which the reducer does not know."""
         clears = self.kind.rule == "momentum"
-        return self.kind.scale_at(self._density(), group) if clears else 1.0
+        return self.kind.scale_at(self._density, group) if clears else 1.0
 
     @torch.no_grad()
     def _clear_applied(self, rows: List[Row]) -> None:

@@ -21,6 +21,7 @@ class ReducerOptions(TypedDict, total=False):
     threads: int
     density_max: float
     byte_share: float
+    slowdown: float
     link_latency_us: float
     link_gbit: float
     index_codec: str

@@ -36,6 +36,8 @@ class SparseState(Steps):
                    dtypes must be the same on all ranks
     density        share of the entries that travel; None: what suits the optimizer
     byte_share     in its place: the most bytes of a step, as a share of those of dense
+    slowdown       share of a step's computing that it may wait for the exchange: the density falls
+                   while steps wait longer, and rises again. Not on a device. Bits depend on times
     scheme         a preset, or four policies joined by '+' (tamis.schemes()); None: "tamis" for
                    gradients, "tamis-update" for steps
     transport      "auto", "mpi", "torch", "nccl", "local": see tamis.comm
