@@ -37,6 +37,7 @@ static void furnish(pretended *state) {
         snprintf(gpu->bus, sizeof gpu->bus, i < 2 ? "0000:%x7:00.0" : "", i + 1);
         atomic_store(&gpu->board, i < 2 ? i : 0);
         atomic_store(&gpu->module_code, 3);
+        atomic_store(&gpu->scoped_code, 3);
         atomic_store(&gpu->field_type, 3);
         atomic_store(&gpu->mj, 5000u + (uint64_t)i);
         atomic_store(&gpu->mw, 70000);
@@ -229,6 +230,23 @@ static void a_module_is_told_from_a_gpu(void **state) {
     source_close(&o);
 }
 
+/* A driver that looks at no scope shows the GPU's joules for the module: its CPU would be lost. */
+static void the_counter_with_a_scope_is_the_modules(void **state) {
+    (void)state;
+    atomic_store(&whole->gpus[0].module_code, 0);
+    atomic_store(&whole->gpus[0].scoped_code, 0);
+    atomic_store(&whole->gpus[0].cpu_mj, 700);
+    opened o = open_whole();
+    assert_int_equal(source_sensor(&o, A).kind, TAMIS_ENERGY_MODULE);
+    source_expect_value(&o, A, 5700000);
+    source_close(&o);
+    atomic_store(&whole->gpus[0].cpu_mj, 0);
+    o = open_whole();
+    assert_int_equal(source_sensor(&o, A).kind, TAMIS_ENERGY_GPU);
+    source_expect_value(&o, A, 5000000);
+    source_close(&o);
+}
+
 /* -- which GPUs ------------------------------------------------------------------------------- */
 
 static void partitions_of_one_board_count_once(void **state) {
@@ -296,6 +314,7 @@ int main(void) {
         cmocka_unit_test_setup(a_count_beyond_64_bits_is_garbled, begin),
         cmocka_unit_test_setup(a_field_of_another_type_is_left_for_the_function, begin),
         cmocka_unit_test_setup(a_module_is_told_from_a_gpu, begin),
+        cmocka_unit_test_setup(the_counter_with_a_scope_is_the_modules, begin),
         cmocka_unit_test_setup(partitions_of_one_board_count_once, begin),
         cmocka_unit_test_setup(gpus_are_found_by_what_was_asked_not_by_order, begin),
         cmocka_unit_test_setup(a_gpu_that_is_not_there_is_absent, begin),

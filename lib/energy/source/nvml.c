@@ -6,9 +6,13 @@
  * The counter of joules since the driver was loaded (Volta and newer), else power.
  *
  * One board has one counter, whatever its partitions (MIG) are: a domain is the physical GPU and
- * bears its UUID. On modules of GPU and CPU the counter covers the whole module; that is seen by
- * power being answered for the scope "module". Devices are asked for by UUID or PCI bus id, never
- * by number: CUDA_VISIBLE_DEVICES reorders.
+ * bears its UUID. Devices are asked for by UUID or PCI bus id, never by number:
+ * CUDA_VISIBLE_DEVICES reorders.
+ *
+ * A module of GPU and CPU is seen by power being answered for the scope "module". Field 191 has a
+ * counter for each scope, so that of the module is taken; but a driver that answers the same for
+ * the GPU alone looks at no scope, and then the CPU is counted by others. Field 83 has no scope; on
+ * such modules it covers all.
  */
 #include "lib/contracts/energy_source.h"
 
@@ -30,8 +34,10 @@ enum {
     NVML_NO_FUNCTION = 13,
     NVML_GPU_LOST = 15,
 
-    NVML_FIELD_ENERGY = 83, /* mJ, as nvmlDeviceGetTotalEnergyConsumption */
-    NVML_FIELD_POWER = 186, /* mW, instant */
+    NVML_FIELD_ENERGY = 83,         /* mJ, as nvmlDeviceGetTotalEnergyConsumption */
+    NVML_FIELD_ENERGY_SCOPED = 191, /* mJ */
+    NVML_FIELD_POWER = 186,         /* mW, instant */
+    NVML_SCOPE_GPU = 0,
     NVML_SCOPE_MODULE = 1,
     NVML_TYPE_UINT = 1,
     NVML_TYPE_ULONG = 2,
@@ -134,15 +140,16 @@ static tamis_energy_status nvml_explain(const nvml *self, int code, const char *
 typedef struct gpu {
     const nvml *nvml;
     nvml_device device;
-    bool module, fields; /* the counter of the module is read as a field */
+    bool module;
+    uint32_t field; /* of the module's counter; 0: it is not read as a field */
     bool power;
 } gpu;
 
 /* -- what a GPU can tell ---------------------------------------------------------------------- */
 
-/* Read a field of the whole module. @return a code of the library */
-static int read_field(const gpu *g, uint32_t id, nvml_field *out) {
-    *out = (nvml_field){.id = id, .scope = NVML_SCOPE_MODULE};
+/* @return a code of the library */
+static int read_field(const gpu *g, uint32_t id, uint32_t scope, nvml_field *out) {
+    *out = (nvml_field){.id = id, .scope = scope};
     if (!g->nvml->fields)
         return NVML_NO_FUNCTION;
     int code = g->nvml->fields(g->device, 1, out);
@@ -151,21 +158,40 @@ static int read_field(const gpu *g, uint32_t id, nvml_field *out) {
 
 static bool is_module(const gpu *g) {
     nvml_field power;
-    return read_field(g, NVML_FIELD_POWER, &power) == NVML_OK && power.type == NVML_TYPE_UINT &&
-           power.value.u32 > 0;
+    return read_field(g, NVML_FIELD_POWER, NVML_SCOPE_MODULE, &power) == NVML_OK &&
+           power.type == NVML_TYPE_UINT && power.value.u32 > 0;
 }
 
-static int read_module(const gpu *g, unsigned long long *mj) {
+static int read_counter(const gpu *g, uint32_t id, uint32_t scope, unsigned long long *mj) {
     nvml_field field;
-    int code = read_field(g, NVML_FIELD_ENERGY, &field);
+    int code = read_field(g, id, scope, &field);
     bool number = field.type == NVML_TYPE_ULLONG || field.type == NVML_TYPE_ULONG;
     *mj = field.value.u64;
     return code == NVML_OK && !number ? NVML_NOT_SUPPORTED : code;
 }
 
+/* What the counter of a module is read as; or it is none for whose CPU there is a counter. */
+static void find_module(gpu *g, const char *name) {
+    unsigned long long mj, own_mj;
+    if (read_counter(g, NVML_FIELD_ENERGY_SCOPED, NVML_SCOPE_MODULE, &mj) != NVML_OK) {
+        if (read_counter(g, NVML_FIELD_ENERGY, NVML_SCOPE_MODULE, &mj) == NVML_OK)
+            g->field = NVML_FIELD_ENERGY;
+        return;
+    }
+    g->field = NVML_FIELD_ENERGY_SCOPED;
+    if (read_counter(g, g->field, NVML_SCOPE_GPU, &own_mj) != NVML_OK || own_mj < mj)
+        return;
+    g->module = false;
+    g->field = 0;
+    tam_log(TAM_INFO,
+            "energy: nvml:%s: the driver shows no more joules for the module than for its GPU, so "
+            "it counts as a GPU",
+            name);
+}
+
 static int read_energy(const gpu *g, unsigned long long *mj) {
-    if (g->fields)
-        return read_module(g, mj);
+    if (g->field)
+        return read_counter(g, g->field, NVML_SCOPE_MODULE, mj);
     return g->nvml->energy ? g->nvml->energy(g->device, mj) : NVML_NO_FUNCTION;
 }
 
@@ -187,7 +213,6 @@ static void mark_broken(const nvml *self, tam_energy_sensor *sensor, int code, c
 static void nvml_try_sensor(gpu *g, tam_energy_sensor *sensor) {
     unsigned long long mj;
     unsigned mw;
-    g->fields = g->module && read_module(g, &mj) == NVML_OK;
     int energy = read_energy(g, &mj), power = is_unsupported(energy) ? read_power(g, &mw) : NVML_OK;
     if (is_unsupported(energy) && is_unsupported(power)) {
         tam_energy_break(sensor, TAMIS_ENERGY_UNSUPPORTED,
@@ -246,6 +271,8 @@ static void add_gpu(tam_energy_found *found, const char *name, nvml_device devic
         return;
     gpu g = {.nvml = self, .device = device};
     g.module = is_module(&g);
+    if (g.module)
+        find_module(&g, uuid);
     tam_energy_sensor *sensor =
         tam_energy_add(found, uuid, g.module ? TAMIS_ENERGY_MODULE : TAMIS_ENERGY_GPU, sizeof g);
     if (!sensor)
@@ -345,9 +372,9 @@ static void read_nvml(void *own, tam_energy_reading *out) {
     unsigned long long mj = 0;
     unsigned mw = 0;
     int code = g->power ? read_power(g, &mw) : read_energy(g, &mj);
-    const char *what = g->power    ? "nvmlDeviceGetPowerUsage"
-                       : g->fields ? "nvmlDeviceGetFieldValues"
-                                   : "nvmlDeviceGetTotalEnergyConsumption";
+    const char *what = g->power   ? "nvmlDeviceGetPowerUsage"
+                       : g->field ? "nvmlDeviceGetFieldValues"
+                                  : "nvmlDeviceGetTotalEnergyConsumption";
     if (code != NVML_OK) {
         out->status = nvml_explain(g->nvml, code, what, out->reason);
     } else if (__builtin_mul_overflow(g->power ? mw : (uint64_t)mj, 1000u, &out->value)) {

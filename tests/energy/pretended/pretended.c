@@ -4,6 +4,7 @@
  * without a function that every meter needs, and without those that it can do without.
  */
 #include "tests/energy/pretended/pretended.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -133,11 +134,15 @@ SHOWN int nvmlDeviceGetFieldValues(const pretended_gpu *gpu, int count, field *f
     for (int i = 0; i < count; i++) {
         field *f = &fields[i];
         unsigned long long mj = 0;
-        f->status = f->scope == 1 ? atomic_load(&gpu->module_code) : 3;
-        f->type = f->id == 186 ? 1 : atomic_load(&gpu->field_type);
-        if (f->id == 83 && f->status == 0 && answer_mj(gpu, &mj) != 0)
+        bool module = f->scope == 1, scoped = f->id == 191, counter = scoped || f->id == 83;
+        f->status = module ? atomic_load(&gpu->module_code) : scoped ? 0 : 3;
+        if (scoped && f->status == 0)
+            f->status = atomic_load(&gpu->scoped_code);
+        f->type = counter ? atomic_load(&gpu->field_type) : 1;
+        if (counter && f->status == 0 && answer_mj(gpu, &mj) != 0)
             f->status = atomic_load(&gpu->energy_code);
-        f->value = f->id == 83 ? mj : atomic_load(&gpu->mw);
+        mj += module && scoped ? atomic_load(&gpu->cpu_mj) : 0;
+        f->value = counter ? mj : atomic_load(&gpu->mw);
     }
     return 0;
 }

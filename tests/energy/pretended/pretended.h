@@ -16,7 +16,9 @@ typedef struct pretended_gpu {
     char uuid[96], bus[32];
     atomic_int board; /* a partition (MIG) of this one; itself: no partition */
     atomic_int handle_code, energy_code, power_code;
-    atomic_int module_code; /* of fields for the scope "module" */
+    atomic_int module_code;  /* of fields for the scope "module" */
+    atomic_int scoped_code;  /* of the counter with a scope */
+    _Atomic uint64_t cpu_mj; /* of the module, in that counter */
     atomic_int field_type;
     _Atomic uint64_t mj;
     _Atomic uint32_t mw;
