@@ -238,8 +238,9 @@ TAMIS_API void tamis_energy_on_phase(void *energy, const tamis_phase_event *even
 TAMIS_API void tamis_energy_step(tamis_energy *energy, const tamis_stats *stats);
 
 /**
- * Joules since open, and before it those of a state (resume), as far as they have been attributed:
- * some seconds ago (settle_s and a tick). Never waits.
+ * Joules since open, and before it those of a state (resume), up to the last ticks of the counters.
+ * Never waits. Phases of the last settle_s that were not told yet are idle here, and have their
+ * joules in a later read.
  *
  * Errors: ARGUMENT
  */
@@ -308,7 +309,7 @@ TAMIS_CHECKED tamis_status tamis_energy_resume(tamis_energy *energy,
  *
  * Joules of phases are those that the owners of the domains have attributed; what they have not is
  * unattributed. `seconds` and `steps` are of the rank with the most of them; `wire_bytes` and the
- * seconds of phases are sums over the ranks that take part. A phase's `method` is the least certain
+ * seconds of phases are sums over the ranks that take part; all of them up to now. A phase's `method` is the least certain
  * of its domains, low_uj and high_uj are uj. `grams` are by the intensity that this rank was given.
  * What was given to tamis_energy_resume is added: give all ranks the same.
  *

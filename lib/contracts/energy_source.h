@@ -54,6 +54,8 @@ typedef struct tam_energy_reading {
     uint64_t value;                 /* uJ or uW */
     uint64_t at_ns;                 /* middle of the call */
     uint64_t err_ns;                /* half its length */
+    const char *inside;             /* what has turned out to contain it; NULL: as before. Memory of
+                                       its source */
 } tam_energy_reading;
 
 typedef struct tam_energy_source tam_energy_source;

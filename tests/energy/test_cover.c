@@ -14,6 +14,7 @@ enum { MOST = 8 };
 
 typedef struct set {
     tam_energy_domain domains[MOST];
+    tam_cover_gain gains[MOST];
     uint32_t count;
     char missing[TAMIS_ENERGY_TEXT];
 } set;
@@ -35,7 +36,7 @@ static void break_down(tam_energy_domain *d, tamis_energy_status status, const c
 static void expect_cover(set *s, const char *expected, const char *missing) {
     bool counted[MOST];
     char got[MOST + 1] = "";
-    tam_domain_cover(s->domains, s->count, counted, s->missing);
+    tam_domain_cover(s->domains, s->count, s->gains, counted, s->missing);
     for (uint32_t i = 0; i < s->count; i++)
         got[i] = counted[i] ? '+' : '.';
     assert_string_equal(got, expected);
@@ -134,9 +135,61 @@ static void of_many_missing_the_rest_is_numbered(void **state) {
                  "nvml:GPU-1: the GPU has fallen off the bus, says a long sentence about Xid; "
                  "and 6 more");
     tam_energy_say(s.domains[0].reason, "%s", s.missing);
-    tam_domain_cover(s.domains, s.count, (bool[MOST]){0}, s.missing);
+    tam_domain_cover(s.domains, s.count, s.gains, (bool[MOST]){0}, s.missing);
     assert_true(strlen(s.missing) < TAMIS_ENERGY_TEXT);
     assert_non_null(strstr(s.missing, "; and 7 more"));
+}
+
+/* @param want  what counts of all together */
+static void gain(set *s, uint64_t psys, uint64_t package, uint64_t want, const char *expected,
+                 const char *missing) {
+    uint64_t sum = 0;
+    s->gains[0].uj = psys;
+    s->gains[1].uj = package;
+    s->gains[2].uj = package / 2; /* its cores */
+    expect_cover(s, expected, missing);
+    for (uint32_t i = 0; i < s->count; i++)
+        sum += expected[i] == '+' ? s->gains[i].uj : 0;
+    assert_int_equal(sum, want);
+}
+
+static set platform_host(void) {
+    set s = {0};
+    add(&s, "rapl:psys", "", TAMIS_ENERGY_PSYS);
+    add(&s, "rapl:package-0", "rapl:psys", TAMIS_ENERGY_PACKAGE);
+    add(&s, "rapl:package-0/core", "rapl:package-0", TAMIS_ENERGY_CORE);
+    return s;
+}
+
+/* Its counter went on: then all that it has gained counts in the end. */
+static void a_platform_that_is_late_counts_again_when_it_has_caught_up(void **state) {
+    (void)state;
+    set s = platform_host();
+    gain(&s, 60, 50, 60, "+..", "");
+    gain(&s, 0, 50, 50, ".+.", "rapl:psys: " TAM_COVER_BEHIND);
+    gain(&s, 0, 50, 50, ".+.", "rapl:psys: " TAM_COVER_BEHIND);
+    gain(&s, 190, 50, 90, "+..", "");
+    gain(&s, 60, 50, 60, "+..", "");
+}
+
+static void a_platform_that_gains_less_than_its_packages_never_counts(void **state) {
+    (void)state;
+    set s = platform_host();
+    for (int i = 0; i < 20; i++)
+        gain(&s, 20, 50, 50, ".+.", "rapl:psys: " TAM_COVER_BEHIND);
+    s = platform_host();
+    s.domains[0].total_uj = 5;
+    break_down(&s.domains[0], TAMIS_ENERGY_FROZEN, "stands still");
+    gain(&s, 0, 50, 50, ".+.", "rapl:psys: stands still");
+}
+
+static void what_is_left_out_hides_nothing_that_is_missing(void **state) {
+    (void)state;
+    set s = platform_host();
+    add(&s, "rapl:package-1", "rapl:psys", TAMIS_ENERGY_PACKAGE);
+    break_down(&s.domains[3], TAMIS_ENERGY_DENIED, "run as root");
+    gain(&s, 100, 50, 100, "+...", "");
+    gain(&s, 20, 50, 50, ".+..", "rapl:psys: " TAM_COVER_BEHIND "; rapl:package-1: run as root");
 }
 
 static void domains_in_a_ring_have_an_end(void **state) {
@@ -145,11 +198,11 @@ static void domains_in_a_ring_have_an_end(void **state) {
     add(&s, "file:a", "file:b", TAMIS_ENERGY_OTHER);
     add(&s, "file:b", "file:a", TAMIS_ENERGY_OTHER);
     bool counted[MOST];
-    tam_domain_cover(s.domains, s.count, counted, s.missing);
+    tam_domain_cover(s.domains, s.count, s.gains, counted, s.missing);
     assert_false(counted[0] && counted[1]);
     break_down(&s.domains[0], TAMIS_ENERGY_LOST, "gone");
     break_down(&s.domains[1], TAMIS_ENERGY_LOST, "gone");
-    tam_domain_cover(s.domains, s.count, counted, s.missing);
+    tam_domain_cover(s.domains, s.count, s.gains, counted, s.missing);
     assert_false(counted[0] || counted[1]);
 }
 int main(void) {
@@ -162,6 +215,9 @@ int main(void) {
         cmocka_unit_test(a_platform_of_another_source_is_one_by_its_kind),
         cmocka_unit_test(one_that_broke_down_on_the_way_stays_in_and_is_named),
         cmocka_unit_test(of_many_missing_the_rest_is_numbered),
+        cmocka_unit_test(a_platform_that_is_late_counts_again_when_it_has_caught_up),
+        cmocka_unit_test(a_platform_that_gains_less_than_its_packages_never_counts),
+        cmocka_unit_test(what_is_left_out_hides_nothing_that_is_missing),
         cmocka_unit_test(domains_in_a_ring_have_an_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -354,6 +354,26 @@ static void the_whole_host_contains_what_other_sources_count(void **state) {
     tam_registry_close(one);
 }
 
+/* Then those in it count in its place; what it shows in the end counts once. */
+static void what_gains_less_than_its_parts_does_not_count(void **state) {
+    (void)state;
+    assert_int_equal(tam_registry_open(2, &one), TAMIS_OK);
+    add(0, "rapl:package-0", "rapl:psys", TAMIS_ENERGY_PACKAGE);
+    add(1, "rapl:psys", "", TAMIS_ENERGY_PSYS);
+    assert_int_equal(gain((uint64_t[]){50, 60}).uj, 60);
+    tamis_energy_totals totals = gain((uint64_t[]){50, 0});
+    assert_int_equal(totals.uj, 110);
+    assert_string_equal(totals.missing, "rapl:psys: " TAM_COVER_BEHIND);
+    assert_int_equal(gain((uint64_t[]){50, 20}).uj, 160);
+    totals = gain((uint64_t[]){50, 160});
+    assert_int_equal(totals.uj, 240);
+    assert_string_equal(totals.missing, "");
+    for (int i = 0; i < 20; i++) /* it lacks a part */
+        totals = gain((uint64_t[]){50, 20});
+    assert_int_equal(totals.uj, 240 + 20 * 50);
+    tam_registry_close(one);
+}
+
 static void a_reset_is_told_for_as_long_as_it_matters(void **state) {
     (void)state;
     assert_int_equal(tam_registry_open(1, &one), TAMIS_OK);
@@ -428,6 +448,7 @@ int main(void) {
         cmocka_unit_test(a_change_of_cover_counts_nothing_twice),
         cmocka_unit_test(what_stands_still_beside_others_is_made_up_for),
         cmocka_unit_test(the_whole_host_contains_what_other_sources_count),
+        cmocka_unit_test(what_gains_less_than_its_parts_does_not_count),
         cmocka_unit_test(a_reset_is_told_for_as_long_as_it_matters),
         cmocka_unit_test(the_status_nearest_to_readable_is_told),
         cmocka_unit_test(what_comes_damaged_harms_no_memory),

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/energy/cluster/registry.h"
 
-#include "lib/energy/source/domain.h"
-
 #include <stdio.h>
 
 /* They travel and are compared: no bytes between the fields. */
-_Static_assert(sizeof(tam_energy_entry) == 320 + 8 + 16 + 32 + 8 * 32 + 32, "no padding");
+_Static_assert(sizeof(tam_energy_entry) == 320 + 8 + 16 + 40 + 8 * 32 + 32, "no padding");
 _Static_assert(sizeof(tam_energy_run) == 24 + 8 * 32, "no padding");
 _Static_assert(sizeof(tam_energy_sums) == 8 + 16 + 8 + 8 * 32 + 32, "no padding");
 
@@ -95,6 +93,7 @@ void tam_registry_offer(tam_registry *l, const tam_energy_sums *latest, uint64_t
         l->tried[i] = registry_advance(base, &l->shown[i]);
         out[i] = l->shown[i];
         out[i].overlaps = l->late || base->overlaps;
+        out[i].owed_uj = base->owed_uj;
         out[i].uj = l->tried[i].uj - base->uj;
         for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++)
             out[i].phases_uj[k] -= base->phases_uj[k];
@@ -107,6 +106,7 @@ void tam_registry_offer(tam_registry *l, const tam_energy_sums *latest, uint64_t
 typedef struct host {
     tam_energy_domain *domains;       /* [n] */
     const tam_energy_entry **tellers; /* [n] who is believed, or says why nobody can be */
+    tam_cover_gain *gains;            /* [n] */
     bool *counted;                    /* [n] */
     uint32_t n;
     char missing[TAMIS_ENERGY_TEXT];
@@ -114,8 +114,8 @@ typedef struct host {
 
 size_t tam_registry_scratch(size_t n) {
     const host *h = NULL;
-    return n *
-           (sizeof(tam_pair) + sizeof h->domains[0] + sizeof h->tellers[0] + sizeof h->counted[0]);
+    return n * (sizeof(tam_pair) + sizeof h->domains[0] + sizeof h->tellers[0] +
+                sizeof h->gains[0] + sizeof h->counted[0]);
 }
 
 /* The lowest rank that can read it, else the status that is nearest to that. */
@@ -169,9 +169,9 @@ static int64_t registry_add(int64_t a, int64_t b) {
     return a < 0 ? INT64_MIN : INT64_MAX;
 }
 
-static void add_gain(const tam_energy_entry *e, tam_energy_sums *sums) {
+static void add_gain(const tam_energy_entry *e, uint64_t uj, tam_energy_sums *sums) {
     sums->known = 1;
-    sums->uj = registry_add(sums->uj, e->uj < INT64_MAX ? (int64_t)e->uj : INT64_MAX);
+    sums->uj = registry_add(sums->uj, uj < INT64_MAX ? (int64_t)uj : INT64_MAX);
     for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++) {
         sums->phases_uj[k] = registry_add(sums->phases_uj[k], e->phases_uj[k]);
         if (e->phases_uj[k] && e->methods[k] > sums->methods[k])
@@ -180,14 +180,17 @@ static void add_gain(const tam_energy_entry *e, tam_energy_sums *sums) {
 }
 
 static void registry_add_up(host *h, tam_energy_sums *sums) {
-    for (uint32_t i = 0; i < h->n; i++)
-        make_domain(h->tellers[i], &h->domains[i]);
-    tam_domain_cover(h->domains, h->n, h->counted, h->missing);
+    for (uint32_t i = 0; i < h->n; i++) {
+        const tam_energy_entry *e = h->tellers[i];
+        make_domain(e, &h->domains[i]);
+        h->gains[i] = (tam_cover_gain){.uj = e->uj, .owed_uj = e->owed_uj};
+    }
+    tam_domain_cover(h->domains, h->n, h->gains, h->counted, h->missing);
     sums->ndomains += h->n;
     for (uint32_t i = 0; i < h->n; i++) {
         const tam_energy_entry *e = h->tellers[i];
         if (h->counted[i])
-            add_gain(e, sums);
+            add_gain(e, h->gains[i].uj, sums);
         else if (readable(e) && e->overlaps && !touches(h, i, false))
             sums->gaps++;
     }
@@ -253,9 +256,11 @@ static void registry_settle(tam_registry *l, const host *h, uint64_t name) {
         uint32_t index = mine->host == name ? registry_find(h, mine->id) : h->n;
         if (index == h->n)
             continue;
+        bool told = severity(h->tellers[index]) == 0;
+        l->tried[i].owed_uj = told ? h->gains[index].owed_uj : 0;
         if (!readable(mine))
             l->tried[i].overlaps = l->late || l->bases[i].overlaps || touches(h, index, true);
-        else if (severity(h->tellers[index]) == 0)
+        else if (told)
             align(&l->tried[i], &l->bases[i], mine, h->tellers[index]);
     }
 }
@@ -265,7 +270,8 @@ void tam_registry_take(tam_registry *l, tam_energy_entry *entries, uint32_t n,
     tam_pair *order = scratch; /* by host, then rank */
     host h = {.domains = (tam_energy_domain *)(void *)(order + n)};
     h.tellers = (const tam_energy_entry **)(void *)(h.domains + n);
-    h.counted = (bool *)(void *)(h.tellers + n);
+    h.gains = (tam_cover_gain *)(void *)(h.tellers + n);
+    h.counted = (bool *)(void *)(h.gains + n);
     char missing[TAMIS_ENERGY_TEXT] = "";
     uint32_t hosts = 0;
     for (uint32_t i = 0; i < n; i++) {

@@ -15,7 +15,8 @@
  *
  * A gain overlaps if it may reach over a time in which its domain, or one that contains it or is
  * contained by it, was counted by another: the rank was not in the last report, or could not read
- * then. Such a gain is left out and told as a gap. Nothing is ever counted twice.
+ * then. Such a gain is left out and told as a gap. Nothing is ever counted twice. A gain that is
+ * less than that of the domains in it is left out for theirs (cover.c).
  *
  * A report that fails on one rank may have been completed by others. So a rank also keeps what it
  * showed in the last attempt: if that turns out to have been a report, it goes on from there.
@@ -23,9 +24,7 @@
 #ifndef TAM_ENERGY_REGISTRY_H
 #define TAM_ENERGY_REGISTRY_H
 
-#include "lib/base/base.h"
-
-#include <tamis/energy.h>
+#include "lib/energy/source/domain.h"
 
 /** A domain as one rank sees it. Plain bytes without gaps: it travels. */
 typedef struct tam_energy_entry {
@@ -37,7 +36,8 @@ typedef struct tam_energy_entry {
     uint64_t raw_uj, range_uj; /* of the counter; range 0: it does not wrap */
     uint32_t has_raw;          /* these hold; not of power, which each meter integrates */
     uint32_t most_w;           /* it cannot draw more */
-    uint64_t uj; /* since the meter was opened; as it travels: since the last report */
+    uint64_t uj;      /* since the meter was opened; as it travels: since the last report */
+    uint64_t owed_uj; /* tam_cover_gain, after the last report */
     int64_t phases_uj[TAMIS_ENERGY_PHASES]; /* of uj, as far as it is attributed */
     uint8_t methods[TAMIS_ENERGY_PHASES];   /* tamis_energy_method of each */
 } tam_energy_entry;
@@ -62,7 +62,8 @@ typedef struct tam_energy_sums {
 typedef struct tam_registry_base {
     uint64_t uj;
     int64_t phases_uj[TAMIS_ENERGY_PHASES];
-    bool overlaps; /* since then the domain or its kin was counted by another */
+    uint64_t owed_uj; /* the same on all ranks that see it */
+    bool overlaps;    /* since then the domain or its kin was counted by another */
 } tam_registry_base;
 
 typedef struct tam_registry {

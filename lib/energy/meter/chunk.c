@@ -108,17 +108,52 @@ static void join_share(tamis_energy_share *sum, const tamis_energy_share *more) 
     sum->method = more->method > sum->method ? more->method : sum->method;
 }
 
-static void chunk_claim(tamis_energy *e, uint32_t i, uint64_t end_ns) {
-    tam_channel *c = &e->channels[i];
-    tamis_energy_totals *sum = &e->chunk.totals;
-    tamis_energy_share shares[TAMIS_ENERGY_PHASES];
+/* Joules of a counter since the last chunk, by phases. @return what is unattributed */
+static int64_t chunk_divide(const tamis_energy *e, const tam_channel *c, uint64_t end_ns,
+                            int64_t uj, tamis_energy_share shares[TAMIS_ENERGY_PHASES]) {
     double seconds[TAMIS_ENERGY_PHASES];
     int64_t rest;
-    uint64_t until = joules_until(e, c, end_ns), lag = lag_ns(c);
-    int64_t uj = (int64_t)(until - c->claimed_uj);
-    c->claimed_uj = until;
+    uint64_t lag = lag_ns(c);
     tam_spans_seconds(e->spans, chunk_less(e->run.end_ns, lag), chunk_less(end_ns, lag), seconds);
     tam_fit_divide(c->fit, seconds, uj, shares, &rest);
+    return rest;
+}
+
+/* What every domain has gained since the last chunk, and which of them count. One that was reset
+ * will never pay what it owes. */
+static void chunk_cover(tamis_energy *e, uint64_t end_ns, char *missing) {
+    for (uint32_t i = 0; i < e->nchannels; i++) {
+        const tam_channel *c = &e->channels[i];
+        e->gains[i] = (tam_cover_gain){.uj = joules_until(e, c, end_ns) - c->claimed_uj};
+        if (e->now[i].resets == c->resets)
+            e->gains[i].owed_uj = c->owed_uj;
+    }
+    tam_domain_cover(e->now, e->nchannels, e->gains, e->counted, missing);
+}
+
+/* What counts of domain i. */
+static void add_counted(const tamis_energy *e, uint32_t i, uint64_t end_ns,
+                        tamis_energy_totals *sum) {
+    tamis_energy_share shares[TAMIS_ENERGY_PHASES];
+    int64_t uj = (int64_t)e->gains[i].uj;
+    if (!e->counted[i])
+        return;
+    sum->known = sum->known || e->now[i].has_raw;
+    sum->uj += uj;
+    sum->unattributed_uj += chunk_divide(e, &e->channels[i], end_ns, uj, shares);
+    for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
+        join_share(&sum->shares[p], &shares[p]);
+}
+
+/* Whether it counts or not. */
+static void chunk_claim(tamis_energy *e, uint32_t i, uint64_t end_ns) {
+    tam_channel *c = &e->channels[i];
+    tamis_energy_share shares[TAMIS_ENERGY_PHASES];
+    uint64_t until = joules_until(e, c, end_ns);
+    int64_t uj = (int64_t)(until - c->claimed_uj);
+    int64_t rest = chunk_divide(e, c, end_ns, uj, shares);
+    c->claimed_uj = until;
+    c->owed_uj = e->gains[i].owed_uj;
     e->chunk.domains[i] = (tam_period_domain){
         .uj = uj,
         .unattributed_uj = rest,
@@ -134,13 +169,6 @@ static void chunk_claim(tamis_energy *e, uint32_t i, uint64_t end_ns) {
             c->methods[p] > shares[p].method ? c->methods[p] : (uint8_t)shares[p].method;
     }
     forget_gains(c, end_ns);
-    if (!e->counted[i])
-        return;
-    sum->known = sum->known || e->now[i].has_raw;
-    sum->uj += uj;
-    sum->unattributed_uj += rest;
-    for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
-        join_share(&sum->shares[p], &shares[p]);
 }
 
 /* Spans before that are no longer needed: gains that the fit has not seen go back
@@ -155,24 +183,32 @@ static uint64_t memory_begins(const tamis_energy *e, uint64_t end_ns) {
     return chunk_less(begin_ns, MEMORY_NS);
 }
 
-/* Which domains count may change when one is lost; nothing is counted twice then, for each claims
- * its joules whether they count or not. */
+/* Totals since the last chunk. Which domains count may change when one is lost; nothing is counted
+ * twice then, for each claims its joules whether they count or not. */
+static void chunk_total(tamis_energy *e, const tam_moment *end, tamis_energy_totals *out) {
+    const uint64_t begin_ns = e->run.end_ns, end_ns = end->at_ns;
+    double seconds[TAMIS_ENERGY_PHASES];
+    *out = (tamis_energy_totals)TAMIS_ENERGY_TOTALS_INIT;
+    chunk_cover(e, end_ns, out->missing);
+    for (uint32_t i = 0; i < e->nchannels; i++)
+        add_counted(e, i, end_ns, out);
+    tam_spans_seconds(e->spans, begin_ns, end_ns, seconds);
+    for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
+        out->shares[p].seconds = seconds[p];
+    out->seconds = (double)(end_ns - begin_ns) * 1e-9;
+    out->grams = tam_meter_grams(e, begin_ns, end_ns, out->uj);
+    out->steps = end->steps - e->run.totals.steps; /* what is in chunks before */
+    out->wire_bytes = end->wire_bytes - e->run.totals.wire_bytes;
+}
+
 static void close_chunk(tamis_energy *e, const tam_moment *end) {
     const uint64_t end_ns = end->at_ns;
     tam_period *chunk = &e->chunk;
-    double seconds[TAMIS_ENERGY_PHASES];
     tam_period_begin(e, chunk);
     chunk->end_ns = end_ns;
-    tam_domain_cover(e->now, e->nchannels, e->counted, chunk->totals.missing);
+    chunk_total(e, end, &chunk->totals);
     for (uint32_t i = 0; i < e->nchannels; i++)
         chunk_claim(e, i, end_ns);
-    tam_spans_seconds(e->spans, chunk->begin_ns, end_ns, seconds);
-    for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
-        chunk->totals.shares[p].seconds = seconds[p];
-    chunk->totals.seconds = (double)(end_ns - chunk->begin_ns) * 1e-9;
-    chunk->totals.grams = tam_meter_grams(e, chunk->begin_ns, end_ns, chunk->totals.uj);
-    chunk->totals.steps = end->steps - e->run.totals.steps; /* what is in chunks before */
-    chunk->totals.wire_bytes = end->wire_bytes - e->run.totals.wire_bytes;
     chunk->offered = end->offered - e->run.offered;
     chunk->sent = end->sent - e->run.sent;
     tam_period_add(e, &e->run, chunk);
@@ -181,6 +217,28 @@ static void close_chunk(tamis_energy *e, const tam_moment *end) {
             tam_period_add(e, &e->windows[i].period, chunk);
     }
     tam_spans_forget(e->spans, memory_begins(e, end_ns));
+}
+
+/* -- what no chunk has come to ---------------------------------------------------------------- */
+
+void tam_meter_so_far(tamis_energy *e, tamis_energy_totals *out) {
+    const tam_moment now = {.at_ns = e->taken_ns,
+                            .steps = atomic_load(&e->told.steps),
+                            .wire_bytes = atomic_load(&e->told.wire_bytes)};
+    tamis_energy_totals rest;
+    *out = e->run.totals;
+    if (now.at_ns <= e->run.end_ns)
+        return;
+    chunk_total(e, &now, &rest);
+    tam_totals_add(out, &rest);
+    memcpy(out->missing, rest.missing, sizeof out->missing);
+}
+
+void tam_meter_exposure(const tamis_energy *e, double seconds[TAMIS_ENERGY_PHASES]) {
+    uint64_t until_ns = tam_max(e->taken_ns, e->run.end_ns);
+    tam_spans_seconds(e->spans, e->run.end_ns, until_ns, seconds);
+    for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
+        seconds[p] += e->run.totals.shares[p].seconds;
 }
 
 /* -- ends of chunks --------------------------------------------------------------------------- */
@@ -214,6 +272,7 @@ uint64_t tam_meter_take(tamis_energy *e) {
     tam_spans_drain(e->spans, e->marks);
     for (uint32_t i = 0; i < e->nchannels; i++)
         tam_sampler_look(e->channels[i].sampler, e->channels[i].index, &e->now[i]);
+    e->taken_ns = now_ns;
     chunk_learn(e, settled_ns > e->told_ns ? settled_ns : e->told_ns);
     return now_ns;
 }

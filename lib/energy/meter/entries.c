@@ -47,15 +47,17 @@ void tam_meter_entries(tamis_energy *e, tam_energy_entry *out) {
 }
 
 void tam_meter_run(tamis_energy *e, tam_energy_run *out) {
+    double seconds[TAMIS_ENERGY_PHASES];
     pthread_mutex_lock(&e->lock);
     *out = (tam_energy_run){
-        .time_ns = e->run.end_ns - e->open_ns,
-        .steps = e->run.totals.steps,
-        .wire_bytes = e->run.totals.wire_bytes,
+        .time_ns = tam_max(e->taken_ns, e->run.end_ns) - e->open_ns,
+        .steps = atomic_load(&e->told.steps),
+        .wire_bytes = atomic_load(&e->told.wire_bytes),
     };
-    for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
-        out->exposure_ns[p] = (uint64_t)(1e9 * e->run.totals.shares[p].seconds);
+    tam_meter_exposure(e, seconds);
     pthread_mutex_unlock(&e->lock);
+    for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
+        out->exposure_ns[p] = (uint64_t)(1e9 * seconds[p]);
 }
 
 tam_registry *tam_meter_registry(const tamis_energy *e) {

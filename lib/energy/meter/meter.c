@@ -109,7 +109,7 @@ static tamis_status open_periods(tamis_energy *e) {
     e->run.domains = e->period_domains + n;
     e->run.end_ns = e->open_ns;
     tam_period_begin(e, &e->run);
-    tam_domain_cover(e->now, n, e->counted, e->run.totals.missing);
+    tam_domain_cover(e->now, n, e->gains, e->counted, e->run.totals.missing);
 
     tam_window *own = &e->windows[TAM_METER_WINDOWS];
     *own = (tam_window){
@@ -126,8 +126,9 @@ static tamis_status open_channels(tamis_energy *e) {
     e->channels = c = tam_alloc_array(e->nchannels, sizeof e->channels[0]);
     e->now = tam_alloc_array(e->nchannels, sizeof e->now[0]);
     e->counted = tam_alloc_array(e->nchannels, sizeof e->counted[0]);
+    e->gains = tam_alloc_array(e->nchannels, sizeof e->gains[0]);
     e->shown = tam_alloc_array(e->nchannels, sizeof e->shown[0]);
-    if (!e->channels || !e->now || !e->counted || !e->shown)
+    if (!e->channels || !e->now || !e->counted || !e->gains || !e->shown)
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
     for (uint32_t s = 0; s < e->nsamplers; s++) {
         for (uint32_t i = 0; i < tam_sampler_count(e->samplers[s]); i++, c++) {
@@ -175,7 +176,7 @@ static void set_clocks(tamis_energy *e, const tamis_energy_config *c) {
     struct timespec now;
     uint64_t before_ns = tam_clock_ns();
     clock_gettime(CLOCK_REALTIME, &now);
-    e->open_ns = e->reported_ns = tam_clock_ns();
+    e->open_ns = e->reported_ns = e->taken_ns = tam_clock_ns();
     e->clock_err_s = (double)(e->open_ns - before_ns) * 1e-9;
     e->unix_minus_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)e->open_ns * 1e-9;
     e->window_ns = (uint64_t)(c->window_s * 1e9);
@@ -213,6 +214,7 @@ static void free_parts(tamis_energy *e) {
     tam_marks_close(e->marks);
     tam_free(e->shown);
     tam_free(e->period_domains);
+    tam_free(e->gains);
     tam_free(e->counted);
     tam_free(e->now);
     tam_free(e->channels);

@@ -41,6 +41,7 @@ typedef struct tam_channel {
     uint32_t ngains, fitted;                /* the first `fitted` have been taken by the fit */
     uint64_t passed_uj;                     /* of gains before those */
     uint64_t claimed_uj;                    /* by chunks */
+    uint64_t owed_uj;                       /* tam_cover_gain, after the last chunk */
     int64_t phases_uj[TAMIS_ENERGY_PHASES]; /* of claimed_uj */
     uint8_t methods[TAMIS_ENERGY_PHASES];   /* the least certain one so far */
     uint32_t wraps, resets;                 /* that chunks have told */
@@ -77,6 +78,8 @@ struct tamis_energy {
     tam_channel *channels;  /* [nchannels] */
     tam_energy_domain *now; /* [nchannels] as last seen by the meter's thread */
     bool *counted;          /* [nchannels] */
+    tam_cover_gain *gains;  /* [nchannels] since the last chunk */
+    uint64_t taken_ns;      /* when gains and marks were last taken */
     uint32_t nchannels;
     tam_marks *marks;
     tam_spans *spans;
@@ -126,6 +129,12 @@ bool tam_meter_close_next(tamis_energy *e, uint64_t now_ns, bool flush);
 /** A window begins or ends now: so must the next chunk. @return the time */
 uint64_t tam_meter_mark(tamis_energy *e, tam_window *window, bool ends);
 
+/** All chunks, and what has been taken since: phases of which nothing was told yet count as idle. */
+void tam_meter_so_far(tamis_energy *e, tamis_energy_totals *out);
+
+/** Seconds of phases since open, to the same moment. */
+void tam_meter_exposure(const tamis_energy *e, double seconds[TAMIS_ENERGY_PHASES]);
+
 /* -- line.c ----------------------------------------------------------------------------------- */
 
 /** With the lock held: what becomes of windows that are complete. @return whether the line of one
@@ -146,6 +155,8 @@ void tam_meter_show(const tamis_energy *e, uint32_t i, const tam_energy_domain *
 /** From where the last chunk ended. */
 void tam_period_begin(const tamis_energy *e, tam_period *period);
 void tam_period_add(const tamis_energy *e, tam_period *sum, const tam_period *chunk);
+
+void tam_totals_add(tamis_energy_totals *sum, const tamis_energy_totals *more);
 
 /** Grams of CO2 for joules that were used between two times; NAN: unknown. */
 double tam_meter_grams(const tamis_energy *e, uint64_t begin_ns, uint64_t end_ns, int64_t uj);

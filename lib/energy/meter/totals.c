@@ -17,7 +17,7 @@ static void add_share(tamis_energy_share *sum, const tamis_energy_share *more) {
     sum->method = more->method > sum->method ? more->method : sum->method;
 }
 
-static void add_totals(tamis_energy_totals *sum, const tamis_energy_totals *more) {
+void tam_totals_add(tamis_energy_totals *sum, const tamis_energy_totals *more) {
     sum->seconds += more->seconds;
     sum->steps += more->steps;
     sum->wire_bytes += more->wire_bytes;
@@ -46,7 +46,7 @@ void tam_period_begin(const tamis_energy *e, tam_period *period) {
 }
 
 void tam_period_add(const tamis_energy *e, tam_period *sum, const tam_period *chunk) {
-    add_totals(&sum->totals, &chunk->totals);
+    tam_totals_add(&sum->totals, &chunk->totals);
     memcpy(sum->totals.missing, chunk->totals.missing, sizeof sum->totals.missing);
     sum->end_ns = chunk->end_ns;
     sum->offered += chunk->offered;
@@ -84,7 +84,7 @@ void tam_totals_join(tamis_energy_totals *sum, const tamis_energy_totals *earlie
         return;
     tamis_energy_totals part = *earlier;
     part.grams = part.known ? part.grams : 0.0; /* as its joules */
-    add_totals(sum, &part);
+    tam_totals_add(sum, &part);
     join_missing(earlier, sum->missing);
 }
 

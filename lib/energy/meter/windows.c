@@ -97,7 +97,8 @@ tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
     TAM_FENV_HELD();
     TAM_TRY(windows_check(e, out, "tamis_energy_read"));
     pthread_mutex_lock(&e->lock);
-    tamis_energy_totals own = e->run.totals;
+    tamis_energy_totals own;
+    tam_meter_so_far(e, &own);
     tam_totals_join(&own, &e->earlier);
     pthread_mutex_unlock(&e->lock);
     tam_totals_explain(&own, e->nchannels);

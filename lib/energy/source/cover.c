@@ -6,6 +6,13 @@
  *     node     all of the host
  *     psys     package, dram, core, uncore
  *     module   package, dram, core, uncore   (hosts with modules have no other processors)
+ *
+ * A wider domain that gains less than those in it stands still, lacks a part or is late. They count
+ * in its place, and it owes what it lacks: it counts again once it has gained that, too.
+ *
+ *     package gains   50 50 50 50 50
+ *     psys gains      60  0  0 190 60      counted: 60 50 50 90 60
+ *     psys owes        0 50 100 0  0
  */
 #include "lib/energy/source/domain.h"
 
@@ -14,6 +21,8 @@
 typedef struct list {
     const tam_energy_domain *domains;
     uint32_t count;
+    tam_cover_gain *gains;
+    bool *counted;
 } list;
 
 /* What has broken down before it ever counted is no part of a sum. */
@@ -62,45 +71,93 @@ static bool contains(const list *l, const tam_energy_domain *outer, const tam_en
     return false;
 }
 
-static bool is_contained(const list *l, const tam_energy_domain *d) {
-    for (uint32_t i = 0; i < l->count; i++) {
-        const tam_energy_domain *outer = &l->domains[i];
-        if (outer != d && cover_usable(outer) && contains(l, outer, d))
-            return true;
+/* @return the narrowest that is usable and contains domain i; l->count: there is none */
+static uint32_t find_outer(const list *l, uint32_t i) {
+    uint32_t best = l->count;
+    for (uint32_t k = 0; k < l->count; k++) {
+        const tam_energy_domain *outer = &l->domains[k];
+        if (k != i && cover_usable(outer) && contains(l, outer, &l->domains[i]) &&
+            (best == l->count || contains(l, &l->domains[best], outer)))
+            best = k;
     }
-    return false;
+    return best;
 }
 
 bool tam_domain_contains(const tam_energy_domain *domains, uint32_t n, uint32_t outer,
                          uint32_t inner) {
-    list l = {domains, n};
+    list l = {.domains = domains, .count = n};
     return contains(&l, &domains[outer], &domains[inner]);
+}
+
+/* -- who counts ------------------------------------------------------------------------------- */
+
+static void uncount_parts(list *l, uint32_t outer) {
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (l->gains[i].outer != outer)
+            continue;
+        l->counted[i] = false;
+        uncount_parts(l, i);
+    }
+}
+
+/* @return what counts of domain i and of those in it */
+static uint64_t cover_settle(list *l, uint32_t i) {
+    tam_cover_gain *g = &l->gains[i];
+    uint64_t due_uj = g->owed_uj, parts_uj = 0;
+    for (uint32_t k = 0; k < l->count; k++) {
+        if (l->gains[k].outer == i && cover_usable(&l->domains[k]))
+            parts_uj += cover_settle(l, k);
+    }
+    due_uj += parts_uj;
+    l->counted[i] = g->uj >= due_uj;
+    if (!l->counted[i]) {
+        g->owed_uj = due_uj - g->uj;
+        return parts_uj;
+    }
+    uncount_parts(l, i);
+    g->uj -= g->owed_uj;
+    g->owed_uj = 0;
+    return g->uj;
+}
+
+/* -- what is missing -------------------------------------------------------------------------- */
+
+static bool is_covered(const list *l, uint32_t i) {
+    uint32_t outer = l->gains[i].outer;
+    for (uint32_t depth = 0; outer < l->count && depth < l->count; depth++) {
+        if (l->counted[outer])
+            return true;
+        outer = l->gains[outer].outer;
+    }
+    return false;
 }
 
 /* What the sum lacks because of one domain; "" if nothing. If a package cannot be read,
  * its cores need not be named as well. */
-static void cover_explain(const list *l, uint32_t i, bool counted, char line[TAMIS_ENERGY_TEXT]) {
+static void cover_explain(const list *l, uint32_t i, char line[TAMIS_ENERGY_TEXT]) {
     const tam_energy_domain *d = &l->domains[i];
     const tam_energy_domain *outer = cover_find(l, d->sensor.inside);
     line[0] = '\0';
-    if (!counted && (is_contained(l, d) || (outer && !cover_usable(outer))))
+    if (!l->counted[i] && (is_covered(l, i) || (outer && !cover_usable(outer))))
         return;
     if (d->status != TAMIS_ENERGY_OK)
         tam_energy_say(line, "%s: %s", d->sensor.id, d->reason);
+    else if (!l->counted[i])
+        tam_energy_say(line, "%s: " TAM_COVER_BEHIND, d->sensor.id);
     else if (d->resets > 0)
         tam_energy_say(line, "%s: was reset %u times; what it lost is not counted", d->sensor.id,
                        d->resets);
 }
 
 /* As many as there is room for, with a note of how many more. */
-static void cover_name_missing(const list *l, const bool *counted, char *missing) {
+static void cover_name_missing(const list *l, char *missing) {
     enum { NOTE = 16 };
     char line[TAMIS_ENERGY_TEXT];
     uint32_t more = 0;
     size_t used = 0;
     missing[0] = '\0';
     for (uint32_t i = 0; i < l->count; i++) {
-        cover_explain(l, i, counted[i], line);
+        cover_explain(l, i, line);
         size_t length = strlen(line);
         if (length == 0)
             continue;
@@ -115,9 +172,16 @@ static void cover_name_missing(const list *l, const bool *counted, char *missing
         snprintf(missing + used, TAMIS_ENERGY_TEXT - used, "; and %u more", more);
 }
 
-void tam_domain_cover(const tam_energy_domain *domains, uint32_t n, bool *counted, char *missing) {
-    list l = {domains, n};
-    for (uint32_t i = 0; i < n; i++)
-        counted[i] = cover_usable(&domains[i]) && !is_contained(&l, &domains[i]);
-    cover_name_missing(&l, counted, missing);
+void tam_domain_cover(const tam_energy_domain *domains, uint32_t n, tam_cover_gain *gains,
+                      bool *counted, char *missing) {
+    list l = {domains, n, gains, counted};
+    for (uint32_t i = 0; i < n; i++) {
+        counted[i] = false;
+        gains[i].outer = find_outer(&l, i);
+    }
+    for (uint32_t i = 0; i < n; i++) { /* not those in a ring */
+        if (gains[i].outer == n && cover_usable(&domains[i]))
+            cover_settle(&l, i);
+    }
+    cover_name_missing(&l, missing);
 }

@@ -2,6 +2,8 @@
 #include "lib/energy/source/domain.h"
 #include "lib/base/numbers.h"
 
+#include <stdio.h>
+
 #define SECOND UINT64_C(1000000000)
 
 enum { QUICK = 8 }; /* changes in a row: it ticks faster than it is read */
@@ -263,6 +265,8 @@ bool tam_domain_take(tam_energy_domain *d, const tam_energy_reading *reading,
     tam_energy_reading r = *reading;
     r.at_ns = tam_max(r.at_ns, d->read_ns); /* time stamps may be late */
     d->heard_ns = tam_max(r.at_ns, d->heard_ns);
+    if (r.inside)
+        snprintf(d->sensor.inside, sizeof d->sensor.inside, "%s", r.inside);
     if (r.status != TAMIS_ENERGY_OK) {
         domain_fail(d, &r);
         return false;

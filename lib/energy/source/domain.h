@@ -55,14 +55,25 @@ void tam_domain_age(tam_energy_domain *d, uint64_t now_ns);
 /** When to read next so that the next change is seen closely with few reads. */
 uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns);
 
+/** What a domain gained in a stretch of time. */
+typedef struct tam_cover_gain {
+    uint64_t uj;      /* as it was read; then what of it counts, if it counts */
+    uint64_t owed_uj; /* by which it has been behind those in it, which counted in its place */
+    uint32_t outer;   /* the narrowest usable one that contains it; n: none. For cover.c */
+} tam_cover_gain;
+
+#define TAM_COVER_BEHIND "has gained less than what it contains, which counts in its place"
+
 /**
- * counted[i]: whether domain i is part of a sum that counts nothing twice: of domains that contain
- * each other the widest that can be read. One that broke down on the way stays in, with what it has
- * counted; a sum does not jump.
+ * counted[i]: whether domain i is part of a sum over a stretch of time that counts nothing twice:
+ * of domains that contain each other the widest that can be read and has gained at least as much as
+ * those in it. One that broke down on the way stays in, with what it has counted.
  *
- * @param  missing  [out]  [TAMIS_ENERGY_TEXT] what is not in it and why; "" if nothing
+ * @param  gains    [in,out]  [n]
+ * @param  missing  [out]     [TAMIS_ENERGY_TEXT] what is not in it and why; "" if nothing
  */
-void tam_domain_cover(const tam_energy_domain *domains, uint32_t n, bool *counted, char *missing);
+void tam_domain_cover(const tam_energy_domain *domains, uint32_t n, tam_cover_gain *gains,
+                      bool *counted, char *missing);
 
 /** Whether one of the domains of a host contains another, readable or not. */
 bool tam_domain_contains(const tam_energy_domain *domains, uint32_t n, uint32_t outer,

@@ -10,6 +10,13 @@
  * not its DRAM, psys holds packages and DRAM. The counter has 32 bits of some 61 uJ and begins
  * again after max_energy_range_uj; that is one unit less than it should be, so a wrap may lose
  * 61 uJ. `enabled` is about power limits: mostly the counter counts all the same, so it is read.
+ *
+ * A package of several dies may have one counter that the zones of all its dies show (AMD: the
+ * register is the socket's). So a later die is read between two reads of the first one. A value
+ * that lies between theirs may be theirs, and after some ticks it is.
+ *
+ *     die 0   7001            7001                         die 0   7001            7002
+ *     die 1           7001          one counter            die 1          91433          another
  */
 #include "lib/energy/source/path.h"
 
@@ -21,9 +28,21 @@
 
 #define POWERCAP "/sys/class/powercap"
 
-typedef struct zone {
+enum { TWIN_TICKS = 3 };
+
+#define FAR_UJ UINT64_C(100000000)
+
+typedef struct zone zone;
+
+struct zone {
     char counter[TAM_PATH_BYTES];
-} zone;
+    const zone *twin; /* of the first die, which may show the same counter; NULL: it does not */
+    char twin_id[64], inside[64]; /* of the twin; the own one, if it is another counter */
+    bool compared;                /* these hold: */
+    uint64_t first, last;         /* value; value that was the twin's too */
+    uint32_t ticks, odd;          /* changes of it; values in a row that were not */
+    uint64_t range_uj;
+};
 
 /* -- what a zone is --------------------------------------------------------------------------- */
 
@@ -88,7 +107,7 @@ static tamis_energy_status read_name(const char *class, const char *folder, size
 static void add_zone(tam_energy_found *found, const char *class, const char *folder) {
     char name[TAM_PATH_TEXT], outer[TAM_PATH_TEXT], why[TAMIS_ENERGY_TEXT], full[56];
     size_t inner = (size_t)(strrchr(folder, ':') - folder);
-    zone z;
+    zone z = {.twin = NULL};
     bool nested = read_name(class, folder, inner, outer, why) == TAMIS_ENERGY_OK;
     tamis_energy_status named = read_name(class, folder, strlen(folder), name, why);
     tamis_energy_kind kind =
@@ -144,6 +163,79 @@ static void set_parent(const tam_energy_found *found, tam_energy_sensor *sensor)
                  sensor->id);
 }
 
+/* -- one counter in several zones ------------------------------------------------------------- */
+
+/* "package-0-die-1/core". @return what follows the die; NULL: it names none */
+static const char *parse_die(const tam_energy_sensor *sensor, unsigned *package, unsigned *die) {
+    const char *name = sensor->id + strlen("rapl:");
+    int used = 0;
+    return sscanf(name, "package-%u-die-%u%n", package, die, &used) == 2 ? name + used : NULL;
+}
+
+static void set_twin(const tam_energy_found *found, tam_energy_sensor *sensor) {
+    unsigned package, first, other, die;
+    const char *part = parse_die(sensor, &package, &first), *own;
+    zone *z = sensor->own;
+    for (uint32_t i = 0; part && i < found->n; i++) {
+        const tam_energy_sensor *s = &found->sensors[i];
+        own = parse_die(s, &other, &die);
+        if (!own || strcmp(own, part) != 0 || other != package || die >= first)
+            continue;
+        first = die;
+        z->twin = s->own;
+        memcpy(z->twin_id, s->id, sizeof z->twin_id);
+        memcpy(z->inside, sensor->inside, sizeof z->inside);
+        z->range_uj = sensor->range_uj;
+    }
+}
+
+static uint64_t distance(uint64_t a, uint64_t b, uint64_t range) {
+    uint64_t apart = a > b ? a - b : b - a;
+    return apart < range && range - apart < apart ? range - apart : apart;
+}
+
+/* Far apart, or again and again: zones of one counter may be written one after another. */
+static bool are_two(zone *z, uint64_t begin, uint64_t value, uint64_t end) {
+    uint64_t reach = distance(begin, end, z->range_uj);
+    uint64_t low = distance(begin, value, z->range_uj), high = distance(value, end, z->range_uj);
+    if (low <= reach && high <= reach) {
+        z->odd = 0;
+        z->ticks += z->compared && value != z->last;
+        z->last = value;
+        return false;
+    }
+    return low > FAR_UJ || ++z->odd == TWIN_TICKS;
+}
+
+/* @return whether that is the answer; what cannot be read says so itself */
+static bool read_twin(zone *z, tam_energy_reading *out) {
+    char why[TAMIS_ENERGY_TEXT];
+    uint64_t begin, value, end;
+    if (z->ticks < TWIN_TICKS) {
+        if (tam_path_number(z->twin->counter, &begin, why) != TAMIS_ENERGY_OK ||
+            tam_path_number(z->counter, &value, why) != TAMIS_ENERGY_OK ||
+            tam_path_number(z->twin->counter, &end, why) != TAMIS_ENERGY_OK)
+            return false;
+        if (!z->compared)
+            z->first = value;
+        if (are_two(z, begin, value, end)) {
+            z->twin = NULL;
+            out->value = z->first; /* nothing that it counted meanwhile is lost */
+            out->inside = z->inside;
+            return true;
+        }
+        z->compared = true;
+    }
+    bool known = z->ticks >= TWIN_TICKS;
+    out->inside = z->twin_id;
+    out->status = known ? TAMIS_ENERGY_UNSUPPORTED : TAMIS_ENERGY_STALE;
+    tam_energy_say(out->reason,
+                   known ? "shows the counter of %s, which counts"
+                         : "shows what %s shows, so far: they are compared",
+                   z->twin_id);
+    return true;
+}
+
 /* -- the source ------------------------------------------------------------------------------- */
 
 /* Nothing was found: one domain that says so. */
@@ -170,14 +262,18 @@ static void find_rapl(const tamis_energy_config *config, tam_energy_found *found
         free(folders[i]);
     }
     free(folders);
-    for (uint32_t i = 0; i < found->n; i++)
+    for (uint32_t i = 0; i < found->n; i++) {
         set_parent(found, &found->sensors[i]);
+        set_twin(found, &found->sensors[i]);
+    }
     if (found->n == 0)
         rapl_add_nothing(found, error, class);
 }
 
 static void read_rapl(void *own, tam_energy_reading *out) {
-    out->status = tam_path_number(((zone *)own)->counter, &out->value, out->reason);
+    zone *z = own;
+    if (!z->twin || !read_twin(z, out))
+        out->status = tam_path_number(z->counter, &out->value, out->reason);
 }
 
 const tam_energy_source tam_source_rapl = {
