@@ -357,7 +357,7 @@ static PyObject *get_op(PyObject *object, void *none) {
     return PyUnicode_FromString(((tam_py_reducer *)object)->op == TAMIS_OP_MEAN ? "mean" : "sum");
 }
 
-/* Of one that is closed: as it was made. */
+/* As it was made, if it is closed. */
 static PyObject *get_density(PyObject *object, void *none) {
     const tam_py_reducer *self = (const tam_py_reducer *)object;
     (void)none;

@@ -128,7 +128,7 @@ class Group:
 
     @property
     def density(self) -> float:
-        """Of the next step."""
+        """Share of the entries that the next step sends."""
         return self.sparse.density
 
     def asked(self, density: Optional[float]) -> float:
