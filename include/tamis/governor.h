@@ -207,7 +207,7 @@ typedef struct tamis_carbon tamis_carbon;
  * Open the intensity of the grid's electricity, in g CO2 per kWh: a trace from a file, else a
  * constant, else unknown. Nothing is ever fetched.
  *
- *     time,g_per_kwh            the header may be missing
+ *     time,g_per_kwh            may be missing; columns of other names are refused
  *     1718000000,412.5          seconds of Unix time, ascending; a value holds until the next row,
  *     1718003600,398            the last value for as long as the one before it
  *     1718007200,               no value: unknown until the next row
@@ -224,7 +224,8 @@ TAMIS_API void tamis_carbon_close(tamis_carbon *carbon);
 TAMIS_API double tamis_carbon_intensity(const tamis_carbon *carbon, double unix_s);
 
 /** Grams for joules spent evenly between two times. NAN if intensity is unknown for any part of the
- * time: gaps are never averaged over. */
+ * time: gaps are never averaged over. The first such time for which a trace has no value is logged,
+ * once. */
 TAMIS_API double tamis_carbon_grams(const tamis_carbon *carbon, double unix_begin_s,
                                     double unix_end_s, int64_t uj, double pue);
 

@@ -2,7 +2,9 @@
  *
  * Carbon traces: what they say, where they say nothing, and how damaged ones are refused.
  */
-#include "lib/base/base.h"
+#include "lib/energy/govern/carbon.h"
+#include "tests/support/records.h"
+#include "tests/support/scratch.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -127,6 +129,16 @@ static const damage damages[] = {
     {"100,1\n200,2\0\0\0\0", 16, "line 2"},
     {"100,1\n\0\n200,2\n", 14, "line 2"},
     {"100;1\n200;2\n", 0, "line 1"},
+    {"100,1\n\xef\xbb\xbf"
+     "200,2\n",
+     0, "line 2"},
+    {"time,lb_per_mwh\n100,1\n200,2\n", 0,
+     "line 1: the second column is 'lb_per_mwh', not g_per_kwh"},
+    {"time,g_per_kwh,source\n100,1\n200,2\n", 0, "'g_per_kwh,source'"},
+    {"time\n100,1\n200,2\n", 0, "the second column is ''"},
+    {"Datetime (UTC),Country\n100,1\n200,2\n", 0, "line 1: the first column"},
+    {"100,1\n1718000000000,2\n", 0, "line 2: its time looks like milliseconds"},
+    {"95617584000,1\n95617584001,2\n", 0, "line 1: its time looks like milliseconds"},
 };
 
 static void a_damaged_trace_is_refused_and_the_line_named(void **state) {
@@ -146,6 +158,77 @@ static void a_damaged_trace_is_refused_and_the_line_named(void **state) {
     assert_int_equal(open_bytes(longer, sizeof longer, &c), TAMIS_E_FORMAT);
     assert_non_null(strstr(tamis_last_error(), "line 1"));
     assert_int_equal(tam_alloc_live(), live);
+}
+
+static void headings_marks_of_byte_order_and_line_ends_are_no_values(void **state) {
+    (void)state;
+    static const char *const begins[] = {"", "time,g_per_kwh\n", "time,g_per_kwh\r\n",
+                                         "time , g_per_kwh \n", "timestamp,g_per_kwh\n"};
+    for (size_t i = 0; i < 2 * sizeof begins / sizeof begins[0]; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s%s100,1\r\n200,2\r\n", i % 2 ? "\xef\xbb\xbf" : "",
+                 begins[i / 2]);
+        tamis_carbon *c = trace(text);
+        assert_true(tamis_carbon_intensity(c, 100.0) == 1.0);
+        tamis_carbon_close(c);
+    }
+    tamis_carbon *c = trace("95617583998,1\n95617583999,2\n"); /* the last second of 4999 */
+    tamis_carbon_close(c);
+}
+
+/* -- why there are no grams ------------------------------------------------------------------- */
+
+static void check_reason(const tamis_carbon *c, double unix_s, const char *expected) {
+    char reason[256];
+    tam_carbon_explain(c, unix_s, reason, sizeof reason);
+    assert_string_equal(reason, expected);
+}
+
+static void what_is_unknown_has_a_reason(void **state) {
+    (void)state;
+    tamis_carbon *c = NULL;
+    check_reason(NULL, 0.0, "no carbon intensity was given");
+    assert_int_equal(tamis_carbon_open(NULL, NAN, &c), TAMIS_OK);
+    check_reason(c, 0.0, "no carbon intensity was given");
+    tamis_carbon_close(c);
+    assert_int_equal(tamis_carbon_open(NULL, 400.0, &c), TAMIS_OK);
+    check_reason(c, 0.0, "");
+    tamis_carbon_close(c);
+    c = trace("1718000000,100\n1718003600,\n1718007200,300\n");
+    check_reason(c, 1718000000.0, "");
+    check_reason(c, 1718010799.0, "");
+    check_reason(
+        c, 1718010800.0,
+        "the carbon trace covers 2024-06-10 06:13 to 2024-06-10 09:13, not 2024-06-10 09:13 "
+        "(UTC)");
+    check_reason(
+        c, 1717000000.5,
+        "the carbon trace covers 2024-06-10 06:13 to 2024-06-10 09:13, not 2024-05-29 16:26 "
+        "(UTC)");
+    check_reason(c, 1718003600.0, "the carbon trace has no value at 2024-06-10 07:13 (UTC)");
+    check_reason(c, 1e300,
+                 "the carbon trace covers 2024-06-10 06:13 to 2024-06-10 09:13, not 1e+300 "
+                 "(UTC)");
+    check_reason(c, NAN,
+                 "the carbon trace covers 2024-06-10 06:13 to 2024-06-10 09:13, not nan "
+                 "(UTC)");
+    tamis_carbon_close(c);
+}
+
+static char library_log[SCRATCH_PATH];
+
+static void unknown_grams_are_logged_once(void **state) {
+    (void)state;
+    size_t before = record_count_in(library_log, "grams of CO2 are unknown: /");
+    tamis_carbon *c = trace("1718000000,100\n1718003600,200\n");
+    assert_false(isnan(tamis_carbon_grams(c, 1718000000.0, 1718003600.0, kwh, 1.0)));
+    assert_int_equal(record_count_in(library_log, "grams of CO2 are unknown: /"), before);
+    for (int i = 0; i < 3; i++)
+        assert_true(isnan(tamis_carbon_grams(c, 1718003600.0, 1718010000.0, kwh, 1.0)));
+    assert_int_equal(record_count_in(library_log, "grams of CO2 are unknown: /"), before + 1);
+    assert_true(record_count_in(library_log, "covers 2024-06-10 06:13 to 2024-06-10 08:13, not "
+                                             "2024-06-10 08:13 (UTC)") == 1);
+    tamis_carbon_close(c);
 }
 
 static void a_path_that_cannot_be_read_is_named(void **state) {
@@ -212,9 +295,13 @@ int main(void) {
         cmocka_unit_test(a_value_holds_until_the_next_row_and_the_last_as_long_as_the_one_before),
         cmocka_unit_test(what_is_unknown_is_never_an_average),
         cmocka_unit_test(a_damaged_trace_is_refused_and_the_line_named),
+        cmocka_unit_test(headings_marks_of_byte_order_and_line_ends_are_no_values),
+        cmocka_unit_test(what_is_unknown_has_a_reason),
+        cmocka_unit_test(unknown_grams_are_logged_once),
         cmocka_unit_test(a_path_that_cannot_be_read_is_named),
         cmocka_unit_test(lack_of_memory_loses_nothing),
         cmocka_unit_test(the_outlook_says_how_far_it_sees),
     };
+    setenv("TAMIS_LOG_FILE", scratch_path("carbon.log", library_log), 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,22 +6,25 @@
  *     g/kWh       |---v0----|------v1-------| unknown |---v3---|       v3 holds as long as the
  *                                                                      row before it
  */
-#include "lib/base/base.h"
+#include "lib/energy/govern/carbon.h"
+
 #include "lib/base/fenv.h"
 
 #include <errno.h>
 #include <float.h>
 #include <locale.h>
-#include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <tamis/governor.h>
+#include <time.h>
 
 /* Nothing on earth emits more: lignite gives 1,200. What is above is a file in other units. */
 #define MAX_G_PER_KWH 10000.0
 #define UJ_PER_KWH 3.6e12
+/* The year 5000. What is later is in other units: today's milliseconds are the year 50,000. */
+#define LATEST_S 95617584000.0
 
-enum { LINE_BYTES = 256, FIRST_ROWS = 64 };
+enum { LINE_BYTES = 256, FIRST_ROWS = 64, DATE_BYTES = 32 };
 
 typedef struct row {
     double from_s, g_per_kwh; /* NAN: unknown */
@@ -31,6 +34,8 @@ typedef struct row {
 struct tamis_carbon {
     row *rows; /* one more than nrows, which ends the last and is unknown */
     size_t nrows, capacity;
+    char *path;        /* NULL: a constant */
+    atomic_bool *said; /* that grams are unknown, and why */
 };
 
 /* There is always room for the row that ends the last. */
@@ -87,9 +92,42 @@ static tamis_status read_row(const reader *r, tamis_carbon *c) {
         return carbon_refuse(r, "what follows the comma is not a number");
     if (!blank(value) && !(g_per_kwh >= 0.0 && g_per_kwh <= MAX_G_PER_KWH))
         return carbon_refuse(r, "the intensity is not between 0 and 10000 g/kWh");
+    if (from_s >= LATEST_S)
+        return carbon_refuse(r, "its time looks like milliseconds; expected Unix time in seconds");
     if (c->nrows && from_s <= c->rows[c->nrows - 1].from_s)
         return carbon_refuse(r, "its time is not after that of the previous row");
     return carbon_append(c, from_s, g_per_kwh);
+}
+
+/* A first line that begins with a letter names the columns. */
+static bool is_heading(const reader *r) {
+    char first = r->line == 1 ? r->text[0] : '\0';
+    return (first >= 'a' && first <= 'z') || (first >= 'A' && first <= 'Z');
+}
+
+/* Numbers of another unit look the same, so only the heading can tell. */
+static tamis_status check_heading(reader *r) {
+    char *name = r->text + strcspn(r->text, ",");
+    name += *name == ',';
+    name += strspn(name, " \t");
+    size_t length = strlen(name);
+    while (length > 0 && strchr(" \t\r", name[length - 1]))
+        name[--length] = '\0';
+    if (strncmp(r->text, "time", 4) != 0)
+        return carbon_refuse(r, "the first column is not time: expected time,g_per_kwh, which "
+                                "tamis-carbon-convert makes of other files");
+    if (strcmp(name, "g_per_kwh") == 0)
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_FORMAT,
+                    "%s, line 1: the second column is '%s', not g_per_kwh: multiply its values "
+                    "(lb/MWh by 0.45359237, kg/MWh by 1) and rename it",
+                    r->path, name);
+}
+
+static void skip_byte_order_mark(reader *r) {
+    static const char mark[] = "\xef\xbb\xbf";
+    if (strncmp(r->text, mark, 3) == 0)
+        memmove(r->text, r->text + 3, strlen(r->text + 3) + 1);
 }
 
 /* @param more  [out]  false: the file has ended, and there is no line */
@@ -114,9 +152,10 @@ static tamis_status read_rows(reader *r, tamis_carbon *c) {
         TAM_TRY(next_line(r, &more));
         if (!more)
             break;
-        bool heading = r->line == 1 && strncmp(r->text, "time", 4) == 0;
-        if (!heading && !blank(r->text))
-            TAM_TRY(read_row(r, c));
+        if (r->line == 1)
+            skip_byte_order_mark(r);
+        if (!blank(r->text))
+            TAM_TRY(is_heading(r) ? check_heading(r) : read_row(r, c));
     }
     if (c->nrows < 2)
         return carbon_refuse(
@@ -157,8 +196,14 @@ tamis_status tamis_carbon_open(const char *path, double constant_g_per_kwh, tami
     tamis_carbon *c = tam_alloc(sizeof *c);
     if (!c)
         return tam_fail(TAMIS_E_NOMEM, "no memory for carbon intensity");
-    tamis_status status =
-        path && path[0] ? read_trace(path, c) : set_constant(constant_g_per_kwh, c);
+    bool trace = path && path[0];
+    c->path = trace ? tam_strdup(path) : NULL;
+    c->said = tam_alloc(sizeof *c->said);
+    tamis_status status = TAMIS_OK;
+    if (!c->said || (trace && !c->path))
+        status = tam_fail(TAMIS_E_NOMEM, "no memory for carbon intensity");
+    else
+        status = trace ? read_trace(path, c) : set_constant(constant_g_per_kwh, c);
     if (status == TAMIS_OK)
         *out = c;
     else
@@ -169,6 +214,8 @@ tamis_status tamis_carbon_open(const char *path, double constant_g_per_kwh, tami
 void tamis_carbon_close(tamis_carbon *c) {
     if (!c)
         return;
+    tam_free(c->said);
+    tam_free(c->path);
     tam_free(c->rows);
     tam_free(c);
 }
@@ -212,6 +259,44 @@ double tamis_carbon_intensity(const tamis_carbon *c, double unix_s) {
     return c && isfinite(unix_s) ? c->rows[carbon_find(c, unix_s)].g_per_kwh : NAN;
 }
 
+/* -- why it is unknown ------------------------------------------------------------------------- */
+
+static void put_date(double unix_s, char out[DATE_BYTES]) {
+    bool dated = fabs(unix_s) < LATEST_S;
+    time_t seconds = dated ? (time_t)floor(unix_s) : 0;
+    struct tm date;
+    if (!dated || !gmtime_r(&seconds, &date) ||
+        strftime(out, DATE_BYTES, "%Y-%m-%d %H:%M", &date) == 0)
+        snprintf(out, DATE_BYTES, "%g", unix_s);
+}
+
+void tam_carbon_explain(const tamis_carbon *c, double unix_s, char *out, size_t bytes) {
+    char first[DATE_BYTES], last[DATE_BYTES], wanted[DATE_BYTES];
+    size_t at = c && isfinite(unix_s) ? carbon_find(c, unix_s) : SIZE_MAX;
+    out[0] = '\0';
+    if (c && at < c->nrows && !isnan(c->rows[at].g_per_kwh))
+        return;
+    put_date(unix_s, wanted);
+    if (!c || !c->path)
+        snprintf(out, bytes, "no carbon intensity was given");
+    else if (at < c->nrows)
+        snprintf(out, bytes, "the carbon trace has no value at %s (UTC)", wanted);
+    else {
+        put_date(c->rows[0].from_s, first);
+        put_date(c->rows[c->nrows].from_s, last);
+        snprintf(out, bytes, "the carbon trace covers %s to %s, not %s (UTC)", first, last, wanted);
+    }
+}
+
+/* Once, for the next stretch of time will mostly be unknown as well. */
+static void carbon_warn(const tamis_carbon *c, double unix_s) {
+    char reason[192];
+    if (!c->path || atomic_exchange(c->said, true))
+        return;
+    tam_carbon_explain(c, unix_s, reason, sizeof reason);
+    tam_log(TAM_WARN, "grams of CO2 are unknown: %s: %s", c->path, reason);
+}
+
 double tamis_carbon_grams(const tamis_carbon *c, double begin_s, double end_s, int64_t uj,
                           double pue) {
     TAM_FENV_HELD();
@@ -222,7 +307,10 @@ double tamis_carbon_grams(const tamis_carbon *c, double begin_s, double end_s, i
     if (begin_s == end_s)
         return kwh * tamis_carbon_intensity(c, begin_s);
     tamis_carbon_outlook whole = carbon_look(c, begin_s, end_s);
-    return whole.known_s == end_s - begin_s ? kwh * whole.mean : NAN;
+    if (whole.known_s == end_s - begin_s)
+        return kwh * whole.mean;
+    carbon_warn(c, begin_s + whole.known_s);
+    return NAN;
 }
 
 tamis_status tamis_carbon_look(const tamis_carbon *carbon, double unix_s, double horizon_s,
