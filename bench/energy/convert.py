@@ -20,10 +20,16 @@ import sys
 
 
 class Run:
-    """A header, and the windows of the run that it begins."""
+    """A header, and the windows of the run that it begins; domains that another run counts."""
 
     def __init__(self, header):
-        self.header, self.windows, self.lost = header, [], None
+        self.header, self.windows, self.lost, self.elsewhere = header, [], None, set()
+
+    def beside(self, other):
+        """Whether both were under way at a time."""
+        ends = [(run.header["t0_unix"] + run.windows[0]["t0"], run.header["t0_unix"] + run.windows[-1]["t1"])
+                for run in (self, other)]
+        return max(begin for begin, _ in ends) < min(end for _, end in ends)
 
 
 # What is read of a record. A number is far from where sums would not fit into an integer of 64 bits.
@@ -33,7 +39,8 @@ SHAPES = {
     "header": {"schema": TEXT, "boot_id": TEXT, "run": TEXT, "host": TEXT, "rank": COUNT, "t0_unix": NUMBER,
                "domains": [{"id": TEXT, "source": TEXT, "kind": TEXT, "status": TEXT}]},
     "window": {"name": TEXT, "t0": NUMBER, "t1": NUMBER, "seconds": NUMBER, "overlaps": FLAG,
-               "uj": COUNT + MISSING, "steps": COUNT + MISSING, "dropped": COUNT,
+               "uj": COUNT + MISSING, "steps": COUNT + MISSING, "step0": COUNT, "step1": COUNT,
+               "dropped": COUNT,
                "domains": [{"id": TEXT, "counted": FLAG, "uj": COUNT + MISSING, "status": TEXT,
                             "tick_s": NUMBER + MISSING}],
                "phases": [{"name": TEXT, "uj": COUNT + MISSING}],
@@ -104,6 +111,49 @@ def read_runs(paths):
     return list(runs.values())
 
 
+# -- ranks of a host -------------------------------------------------------------------------------
+
+def find_readers(runs):
+    """{(host, domain): {run that could read it: whether it was counted there}}"""
+    readers = {}
+    for run in runs:
+        for window in run.windows:
+            for domain in window["domains"]:
+                if domain["uj"] is not None:
+                    found = readers.setdefault((run.header["boot_id"], domain["id"]), {})
+                    found[run] = found.get(run, False) or domain["counted"]
+    return readers
+
+
+def count_once(runs):
+    """Ranks of a host see the same counters. Each is counted in the run of the lowest rank that could
+    read it, or of one that reads a wider one, and so does not count it."""
+    for (_, name), found in find_readers(runs).items():
+        owners = []
+        for run in sorted(found, key=lambda run: (found[run], run.header["rank"])):
+            if any(run.beside(owner) for owner in owners):
+                run.elsewhere.add(name)
+            else:
+                owners.append(run)
+
+
+def own_uj(run, window):
+    """Joules of the domains that are counted in this run; None: there are none, or nothing is known."""
+    counted = [domain for domain in window["domains"] if domain["counted"]]
+    others = [domain["uj"] or 0 for domain in counted if domain["id"] in run.elsewhere]
+    if window["uj"] is None or others and len(others) == len(counted):
+        return None
+    return max(window["uj"] - sum(others), 0) if others else window["uj"]
+
+
+def own_part(value, run, window):
+    """The part of phases or grams that its own joules have in those of the window."""
+    own = own_uj(run, window)
+    if own is None or value is None or own == window["uj"]:
+        return value if own is not None else None
+    return value * own / window["uj"]
+
+
 def micro(millionths):
     """Millionths as a decimal number, exactly: -1500000 is -1.5."""
     whole, rest = divmod(abs(millionths), 1000000)
@@ -137,45 +187,60 @@ def plain(name):
     return re.sub('[,"\x00-\x1f\x7f]', "_", name)
 
 
-def find_interval(window):
+def find_interval(run, window):
     """A window begins and ends between two changes of a counter: each end may be wrong by what was
     used in one tick. None: some tick is not known."""
-    half = decimal.Decimal(0)
-    if window["uj"] is None:
+    half, uj = decimal.Decimal(0), own_uj(run, window)
+    if uj is None:
         return None
     for domain in window["domains"]:
-        if domain["counted"] and domain["uj"]:
+        if domain["counted"] and domain["uj"] and domain["id"] not in run.elsewhere:
             if not domain["tick_s"] or not window["seconds"]:
                 return None
             half += decimal.Decimal(domain["uj"]) / window["seconds"] * domain["tick_s"]
     half = int(half.to_integral_value(decimal.ROUND_CEILING))
-    return max(window["uj"] - half, 0), window["uj"] + half
+    return max(uj - half, 0), uj + half
 
 
-def row_of(header, window, columns, ours):
+def method_of(run, window):
+    if window["uj"] is None:
+        return "none"
+    return "other_rank" if own_uj(run, window) is None else "counter"
+
+
+def row_of(run, window, columns, ours):
+    header = run.header
     begin, end = millionths(window["t0"]), millionths(window["t1"])
-    gained = {domain["id"]: domain["uj"] for domain in window["domains"]}
+    gained = {domain["id"]: domain["uj"] for domain in window["domains"]
+              if domain["id"] not in run.elsewhere}
     row = [micro(millionths(header["t0_unix"]) + begin), plain(window["name"]), micro(end - begin)]
     row += ["" if gained.get(name) is None else micro(gained[name]) for name in columns.values()]
     if ours:
-        interval = find_interval(window)
-        row.append("none" if window["uj"] is None else "counter")
+        interval = find_interval(run, window)
+        row.append(method_of(run, window))
         row += [micro(bound) for bound in interval] if interval else ["", ""]
         bad = [domain for domain in window["domains"] if domain["status"] != "ok"]
         row.append(";".join(f"{plain(domain['id'])}={domain['status']}" for domain in bad) or "ok")
+        row += [str(header["rank"]), plain(header["host"]), str(window["step0"]), str(window["step1"])]
     return row
+
+
+OURS = ["method", "ci_lo", "ci_hi", "status", "rank", "host", "step0", "step1"]
 
 
 def write_csv(runs, ours):
     groups = list(GROUPS) if ours else ["gpu"]
     first = energy_columns(runs[0].header, groups)
-    rows = [["start_time", "window_name", "elapsed_time", *first]
-            + (["method", "ci_lo", "ci_hi", "status"] if ours else [])]
+    rows = [["start_time", "window_name", "elapsed_time", *first] + (OURS if ours else [])]
+    if not first and not ours:
+        print("the log has no GPU, so the file holds no joules; --csv has those of other domains",
+              file=sys.stderr)
+    count_once(runs)
     for run in runs:
         columns = energy_columns(run.header, groups)
         if list(columns) != list(first):
             sys.exit("the files hold runs with different columns: convert them one by one")
-        rows += [row_of(run.header, window, columns, ours) for window in run.windows]
+        rows += [row_of(run, window, columns, ours) for window in run.windows]
     return "".join(",".join(row) + "\n" for row in rows)
 
 
@@ -215,21 +280,23 @@ def add(sums, key, value):
         sums[key] = sums.get(key, 0) + value
 
 
-def sum_windows(windows):
+def sum_windows(run, windows):
     """{phase: uj}, {domain's id: uj}, {metric: value}: what is not known has no key."""
     phases, domains, counts = {}, {}, {}
     for name in ("steps", "wire_bytes", "elements_offered", "elements_sent"):
         counts[f"tamis_{name}_total"] = 0
     for window in windows:
-        comm = window["comm"]
-        if window["uj"] is not None and window["uj"] >= 0:
-            gains = {phase["name"]: phase["uj"] or 0 for phase in window["phases"]}
-            gains["unattributed"] = window["uj"] - sum(gains.values())
+        comm, uj = window["comm"], own_uj(run, window)
+        if uj is not None and uj >= 0:
+            gains = {phase["name"]: int(own_part(phase["uj"] or 0, run, window))
+                     for phase in window["phases"]}
+            gains["unattributed"] = uj - sum(gains.values())
             for phase, uj in settle(gains).items():
                 add(phases, phase, uj)
         for domain in window["domains"]:
-            add(domains, domain["id"], domain["uj"])
-        add(counts, "tamis_carbon_grams_total", window["carbon"]["g"])
+            if domain["id"] not in run.elsewhere:
+                add(domains, domain["id"], domain["uj"])
+        add(counts, "tamis_carbon_grams_total", own_part(window["carbon"]["g"], run, window))
         add(counts, "tamis_steps_total", window["steps"])
         add(counts, "tamis_wire_bytes_total", comm["bytes_wire"])
         add(counts, "tamis_elements_offered_total", comm["elems_offered"])
@@ -245,7 +312,7 @@ def series_of(run):
                             "kind": domain["kind"]} for domain in header["domains"]}
     windows = [window for window in run.windows if not window["overlaps"]]
     last = windows[-1] if windows else {"domains": [], "seconds": 0}
-    phases, domains, counts = sum_windows(windows)
+    phases, domains, counts = sum_windows(run, windows)
     for phase, uj in phases.items():
         if uj > 0 or phase == "unattributed":
             yield ("tamis_energy_joules_total", who | {"domain": "total", "phase": phase},
@@ -259,7 +326,7 @@ def series_of(run):
     for metric, value in counts.items():
         yield metric, who, str(value)
     for domain in last["domains"]:
-        if domain["uj"] is not None and last["seconds"] > 0:
+        if domain["uj"] is not None and last["seconds"] > 0 and domain["id"] not in run.elsewhere:
             yield ("tamis_power_watts", who | about[domain["id"]],
                    str(float(domain["uj"] / (last["seconds"] * 1000000))))
     for domain in last["domains"] or header["domains"]:
@@ -275,6 +342,7 @@ def write_metrics(runs):
     newest = {}
     for run in sorted(runs, key=lambda run: run.header["t0_unix"]):
         newest[run.header["host"], run.header["rank"]] = run
+    count_once(newest.values())
     found = [series for run in newest.values() for series in series_of(run)]
     lines = []
     for metric, about in METRICS.items():

@@ -30,6 +30,12 @@ def convert(*args, code=0):
     return done.stdout if code == 0 else done.stderr
 
 
+def convert_aloud(*args):
+    """What is said beside the output."""
+    return subprocess.run([sys.executable, CONVERT, *map(str, args)], capture_output=True, text=True,
+                          check=True).stderr
+
+
 def write_lines(path, lines):
     path.write_text("".join(line + "\n" for line in lines))
     return path
@@ -131,6 +137,68 @@ def check_unknown_page(folder):
     demand(series, "the page without measurements is empty")
 
 
+# -- several ranks of a host -----------------------------------------------------------------------
+
+def write_rank(folder, rank, denied=(), **header):
+    """The known log as another rank of the host has it."""
+    lines = []
+    for line in (folder / "known.jsonl").read_text().splitlines():
+        record = json.loads(line, parse_float=decimal.Decimal)
+        record.update({"rank": rank, **header} if record["type"] == "header" else {})
+        for domain in record["domains"]:
+            if domain["id"] in denied and record["type"] != "header":
+                less = record["uj"] - domain["uj"]
+                record["carbon"]["g"] *= decimal.Decimal(less) / record["uj"]
+                record["uj"] = less
+                domain.update({"uj": None, "status": "denied", "counted": False})
+        lines.append(json.dumps(record, default=float))
+    return write_lines(folder / f"rank{rank}", lines)
+
+
+def sums_of(files):
+    """Joules of the domains, of the phases, grams, steps; how often a domain occurs, at most."""
+    series, _ = read_page(convert("--prometheus", *files), failures.append)
+    sums = [sum(value for (name, _), value in series.items() if name == metric)
+            for metric in ("tamis_energy_domain_joules_total", "tamis_energy_joules_total",
+                           "tamis_carbon_grams_total", "tamis_steps_total")]
+    names = [dict(labels)["domain"] for name, labels in series if name == "tamis_energy_domain_joules_total"]
+    return sums, max(map(names.count, names))
+
+
+def check_ranks(folder):
+    """Each counter once, whoever reads it: 3 windows of 4100.000001 J, 1.35 g and 58 steps."""
+    expected = [decimal.Decimal("12300.000003"), decimal.Decimal("12300.000003"), decimal.Decimal("1.35")]
+    known, package = folder / "known.jsonl", {"rapl:package-0"}
+    for what, files, ranks in (
+            ("the same counters", [known, write_rank(folder, 3)], 2),
+            ("in another order", [write_rank(folder, 3), known], 2),
+            ("the lowest may read none", [write_rank(folder, 0, denied=package), known], 2),
+            ("three", [write_rank(folder, 0, denied=package), write_rank(folder, 1), known], 3)):
+        sums, most = sums_of(files)
+        near = abs(sums[2] - expected[2]) < decimal.Decimal("1e-9")
+        demand(sums[:2] == expected[:2] and near and most == 1, f"{what}: {sums}, a domain {most} times")
+        demand(sums[3] == 174 * ranks, f"{what}: steps {sums[3]}")
+    sums, _ = sums_of([known, write_rank(folder, 3, boot_id="another")])
+    demand(sums[0] == 2 * expected[0] and sums[2] == 2 * expected[2], f"two hosts: {sums}")
+    sums, _ = sums_of([known, write_rank(folder, 3, t0_unix=1800000000)])
+    demand(sums[0] == 2 * expected[0], f"one after the other: {sums}")
+
+
+def check_rank_rows(folder):
+    lowest = write_rank(folder, 0, denied={"rapl:package-0"})
+    rows = [row.split(",") for row in convert("--csv", folder / "known.jsonl", lowest).splitlines()]
+    table = [dict(zip(rows[0], row)) for row in rows[1:]]
+    demand(rows[0][-4:] == ["rank", "host", "step0", "step1"] and len(table) == 8, f"{rows[0]}")
+    one, two = (table[i] for i in (0, 4))
+    demand([one[name] for name in rows[0][-4:]] == ["2", "node _a__", "0", "58"], f"{one}")
+    demand([two[name] for name in rows[0][-4:]] == ["0", "node _a__", "0", "58"], f"{two}")
+    for name, of_one, of_two in (("gpu0_energy", "", "1650.000001"), ("cpu0_energy", "500", ""),
+                                 ("method", "counter", "counter"), ("ci_lo", "490", "3528")):
+        demand([one[name], two[name]] == [of_one, of_two], f"{name}: {one[name]!r}, {two[name]!r}")
+    rows = convert("--csv", folder / "known.jsonl", write_rank(folder, 3)).splitlines()
+    demand(rows[5].split(",")[3:11] == [""] * 5 + ["other_rank", "", ""], f"{rows[5]}")
+
+
 def check_spoilt_pages(folder):
     page = convert("--prometheus", folder / "known.jsonl")
     line = next(line for line in page.split("\n") if line.startswith("tamis_wire_bytes_total{"))
@@ -147,7 +215,7 @@ def check_spoilt_pages(folder):
 # -- CSV -------------------------------------------------------------------------------------------
 
 ZEUS = "start_time,window_name,elapsed_time,gpu0_energy,gpu1_energy"
-OURS = ZEUS + ",cpu0_energy,cpu1_energy,dram0_energy,method,ci_lo,ci_hi,status"
+OURS = ZEUS + ",cpu0_energy,cpu1_energy,dram0_energy,method,ci_lo,ci_hi,status,rank,host,step0,step1"
 
 
 def check_tables(folder):
@@ -158,11 +226,11 @@ def check_tables(folder):
     rows = convert("--csv", folder / "known.jsonl").splitlines()
     demand(rows[0] == OURS and len(rows) == 5, f"{rows}")
     demand(rows[1] == "1700000000.25,window,5,1650.000001,1500,500,450,,counter,4018,4182.000002,"
-                      "rapl:dram-0=denied", f"{rows[1]}")
+                      "rapl:dram-0=denied,2,node _a__,0,58", f"{rows[1]}")
     rows = convert("--csv", folder / "unknown.jsonl").splitlines()
     demand(rows[1].split(",", 1)[1] ==
            "window,5,,,,,,none,,,nvml:GPU-5a1c=absent;rapl:package-0=absent;nvml:GPU-77e0=absent;"
-           "rapl:dram-0=absent;rapl:package-1=absent", f"{rows[1]}")
+           "rapl:dram-0=absent;rapl:package-1=absent,2,node _a__,0,58", f"{rows[1]}")
 
 
 def check_files(folder):
@@ -186,6 +254,8 @@ def check_files(folder):
     bare = write_lines(folder / "bare", [json.dumps(bare)])
     demand(convert("--zeus", bare) == "start_time,window_name,elapsed_time\n",
            "a source without devices has a column")
+    demand("no GPU" in convert_aloud("--zeus", bare) and not convert_aloud("--zeus", rank),
+           "it is not said that there are no joules, or said of others")
     demand("different columns" in convert("--zeus", bare, rank, code=1), "columns are mixed")
     demand("no header" in convert("--csv", write_lines(folder / "no", ["{}"]), code=1), "no header")
     demand("none: No such file" in convert("--csv", folder / "none", code=1), "no file")
@@ -200,6 +270,8 @@ def main():
         subprocess.run([*PROGRAM, name], check=True)
         check_pages(folder)
         check_unknown_page(folder)
+        check_ranks(folder)
+        check_rank_rows(folder)
         check_spoilt_pages(folder)
         check_tables(folder)
         check_files(folder)
