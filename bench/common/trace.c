@@ -115,22 +115,27 @@ static head head_of(const bench_trace *trace) {
     return (head){count, added - count, trace->error_s};
 }
 
+/* Perfetto takes process 0 and thread 0 for its own. */
+static uint32_t shown(uint32_t number) {
+    return number + 1;
+}
+
 static void write_head(FILE *file, uint32_t rank, const head *h) {
     static const char *const threads[] = {"caller", "library"};
     fprintf(file,
             "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}}",
-            rank ? ",\n" : "[\n", rank, rank);
-    for (unsigned t = 0; t < 2; t++)
+            rank ? ",\n" : "[\n", shown(rank), rank);
+    for (uint32_t t = 0; t < 2; t++)
         fprintf(file,
                 ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,"
                 "\"args\":{\"name\":\"%s\"}}",
-                rank, t, threads[t]);
+                shown(rank), shown(t), threads[t]);
     fprintf(file,
             ",\n{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":%u,\"args\":{\"labels\":"
             "\"%llu events dropped, clock within %.1f us\",\"dropped\":%llu,"
             "\"clock_error_us\":%.3f}}",
-            rank, (unsigned long long)h->dropped, 1e6 * h->error_s, (unsigned long long)h->dropped,
-            1e6 * h->error_s);
+            shown(rank), (unsigned long long)h->dropped, 1e6 * h->error_s,
+            (unsigned long long)h->dropped, 1e6 * h->error_s);
 }
 
 static void write_event(FILE *file, uint32_t rank, const event *e) {
@@ -138,8 +143,8 @@ static void write_event(FILE *file, uint32_t rank, const event *e) {
     fprintf(file,
             ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,"
             "\"dur\":%.3f,\"args\":{\"step\":%llu",
-            e->name, rank, e->library, 1e6 * e->begin_s, 1e6 * (e->end_s - e->begin_s),
-            (unsigned long long)e->step);
+            e->name, shown(rank), shown(e->library), 1e6 * e->begin_s,
+            1e6 * (e->end_s - e->begin_s), (unsigned long long)e->step);
     if (parts[e->part])
         fprintf(file, ",\"%s\":%u", parts[e->part], e->number);
     fputs("}}", file);

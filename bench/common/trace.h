@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * What every rank did when, as a Chrome trace: a JSON array for chrome://tracing and Perfetto. A
- * process is a rank; its threads are the one that opened the trace and the library's. Phases of a
+ * process is a rank, numbered from 1; its threads are the one that opened the trace and the
+ * library's. Phases of a
  * reducer come from config.on_phase; the program adds its own.
  *
  * All times are on one clock, rank 0's. The ranks exchange the times at which they enter and leave

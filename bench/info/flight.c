@@ -229,14 +229,28 @@ static void print_group(const left *files, size_t count) {
 
 /* -- trace ------------------------------------------------------------------------------------ */
 
+/* Perfetto takes process 0 and thread 0 for its own. */
+static json_int_t shown(int64_t number) {
+    return (json_int_t)number + 1;
+}
+
+static void add_name(json_t *spans, const left *l, const char *what, const char *kind,
+                     int64_t number) {
+    char name[64];
+    snprintf(name, sizeof name, "%s %" PRId64, kind, number);
+    json_array_append_new(spans,
+                          json_pack("{ss ss sI sI s{ss}}", "ph", "M", "name", what, "pid",
+                                    shown(l->group), "tid", shown(l->rank), "args", "name", name));
+}
+
 static void add_span(json_t *spans, const left *l, const json_t *begin, double until_s,
                      double origin_s, const char *status) {
     double at_s = flight_unix_s(l, begin);
     json_array_append_new(
         spans, json_pack("{ss ss sf sf sI sI s{sI sI sI ss}}", "name", flight_text(begin, "call"),
                          "ph", "X", "ts", 1e6 * (at_s - origin_s), "dur", 1e6 * (until_s - at_s),
-                         "pid", (json_int_t)l->group, "tid", (json_int_t)l->rank, "args",
-                         "collective", (json_int_t)flight_number(begin, "collective", 0), "step",
+                         "pid", shown(l->group), "tid", shown(l->rank), "args", "collective",
+                         (json_int_t)flight_number(begin, "collective", 0), "step",
                          (json_int_t)flight_number(begin, "step", -1), "bytes",
                          (json_int_t)flight_number(begin, "bytes", 0), "status", status));
 }
@@ -245,13 +259,15 @@ static void add_mark(json_t *spans, const left *l, const json_t *event, double o
     json_array_append_new(spans, json_pack("{ss ss ss sf sI sI}", "name",
                                            flight_text(event, "event"), "ph", "i", "s", "t", "ts",
                                            1e6 * (flight_unix_s(l, event) - origin_s), "pid",
-                                           (json_int_t)l->group, "tid", (json_int_t)l->rank));
+                                           shown(l->group), "tid", shown(l->rank)));
 }
 
 static void add_rank(json_t *spans, const left *l, double origin_s) {
     const json_t *open = NULL;
     size_t i;
     json_t *e;
+    add_name(spans, l, "process_name", "communicator", l->group);
+    add_name(spans, l, "thread_name", "rank", l->rank);
     json_array_foreach(l->events, i, e) {
         if (flight_is(e, "begin"))
             open = e;

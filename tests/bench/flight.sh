@@ -121,4 +121,7 @@ expect 1 "cannot read the folder $dir/none" "$info" --flight "$dir/none"
 expect 2 "there is nothing to show without --flight" "$info" --trace "$dir/trace"
 ranks "4 0" "4 0" "4 0"
 expect 1 "cannot write $dir/none/trace" "$info" --flight "$dir" --trace "$dir/none/trace"
+expect 0 "" "$info" --flight "$dir" --trace "$dir/trace" # viewers keep process and thread 0
+grep -q '"pid":1,"tid":3,"args":{"name":"rank 2"}' "$dir/trace" || fail "rank 2 has no name: $(cat "$dir/trace")"
+! grep -qE '"(pid|tid)":0[,}]' "$dir/trace" || fail "a process or thread is 0"
 echo "flight: ok"
