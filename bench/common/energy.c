@@ -16,10 +16,12 @@ static bool is_local(const bench_group *group) {
 }
 
 /* Give the first rank's meter to all ranks of this process. */
-static void share_meter(bench_group *group, tamis_energy **meter) {
-    tamis_energy *all[4096];
-    bench_allgather(group, meter, sizeof all[0], all);
-    *meter = all[0];
+static void share_meter(bench_energy *e) {
+    bench_energy *all[4096];
+    bench_allgather(e->group, &e, sizeof e, all);
+    e->first = all[0];
+    if (e != e->first)
+        e->meter = e->first->meter;
 }
 
 void bench_energy_open(bench_group *group, const bench_energy_files *files, bench_energy *out) {
@@ -36,7 +38,19 @@ void bench_energy_open(bench_group *group, const bench_energy_files *files, benc
     if (group->rank == 0 || !is_local(group))
         bench_try(group, tamis_energy_create(&config, &out->meter), "cannot open a meter");
     if (is_local(group))
-        share_meter(group, &out->meter);
+        share_meter(out);
+}
+
+/* The rank that is the last to end a step counts it: bytes are there before it is known to be. */
+void bench_energy_step(bench_energy *e, const tamis_stats *stats) {
+    tamis_stats all = *stats;
+    if (is_local(e->group)) {
+        atomic_fetch_add(&e->first->wire_bytes, stats->wire_bytes);
+        if ((atomic_fetch_add(&e->first->ended, 1) + 1) % e->group->nranks != 0)
+            return;
+        all.wire_bytes = atomic_exchange(&e->first->wire_bytes, 0);
+    }
+    tamis_energy_step(e->meter, &all);
 }
 
 /* @return the last line of a file as a record; NULL: there is none, or it is not a record */

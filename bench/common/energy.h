@@ -7,6 +7,7 @@
 #define TAMIS_BENCH_ENERGY_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include <tamis/energy.h>
 
 #include "bench/common/group.h"
@@ -19,13 +20,19 @@ typedef struct bench_energy_files {
 typedef struct bench_energy {
     tamis_energy *meter;
     bench_group *group;
-    tamis_energy_totals earlier; /* of the run that this one continues */
-    char log[4096];              /* of this rank; "": none */
+    struct bench_energy *first;             /* local ranks: that of rank 0 */
+    atomic_uint_fast64_t ended, wire_bytes; /* there: steps of all, and bytes still to be counted */
+    tamis_energy_totals earlier;            /* of the run that this one continues */
+    char log[4096];                         /* of this rank; "": none */
 } bench_energy;
 
 /** Begin to count joules. Collective, like all below. */
 void bench_energy_open(bench_group *group, const bench_energy_files *files, bench_energy *out);
 void bench_energy_close(bench_energy *e); /* ends all ranks if the log is not complete */
+
+/** A step of this rank has ended. Ranks that share a meter count it once, with the bytes of all.
+ * Nothing waits for the others. */
+void bench_energy_step(bench_energy *e, const tamis_stats *stats);
 
 /** Joules of all ranks since open, each counter once; waits for the counters to tick. `wire_bytes`
  * is the sum over ranks. */

@@ -250,8 +250,8 @@ METRICS = {
     "tamis_energy_joules_total": "Joules of the counted domains by phase; the phases, unattributed "
                                  "included, add up to what was measured.",
     "tamis_energy_domain_joules_total": "Joules of a domain; domains may contain each other.",
-    "tamis_steps_total": "Steps of the reducer.",
-    "tamis_wire_bytes_total": "Bytes that this rank put on the wire.",
+    "tamis_steps_total": "Steps of the job, which each rank counts: their maximum, not their sum.",
+    "tamis_wire_bytes_total": "Bytes that this rank, or those that share its meter, put on the wire.",
     "tamis_elements_offered_total": "Gradient elements that could be sent.",
     "tamis_elements_sent_total": "Gradient elements that were sent.",
     "tamis_energy_dropped_marks_total": "Marks of phases that did not fit.",

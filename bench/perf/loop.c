@@ -35,6 +35,7 @@ typedef struct loop {
     float *r, *sum;
     float *first, *second; /* of the AdamW beside --op update */
     bool baseline, in_place;
+    bench_energy *energy; /* during the repetitions that are reported, else NULL */
 } loop;
 
 /* A reducer of the scheme with default codecs and without phase events. */
@@ -154,7 +155,8 @@ static perf_sample repeat(loop *l, uint64_t iteration) {
     sample.step = time_step(l, grad);
 
     bench_try(l->c->group, tamis_reducer_stats(l->reducer, &stats), "statistics of a step");
-    tamis_energy_step(l->c->meter, &stats);
+    if (l->energy)
+        bench_energy_step(l->energy, &stats);
     sample.accumulate = stats.accumulate_s;
     sample.exact = stats.accumulate_s + stats.select_s;
     sample.select = stats.select_s;
@@ -192,6 +194,7 @@ perf_sample *perf_loop(perf_case *c) {
         repeat(&l, i);
     bench_energy_open(c->group, &(bench_energy_files){0}, &energy);
     c->meter = energy.meter;
+    l.energy = &energy;
     for (uint64_t i = 0; i < s->iterations; i++)
         samples[i] = repeat(&l, s->warmup + i);
     bench_energy_totals(&energy, &c->joules);

@@ -304,7 +304,7 @@ static void count_step(trainer *t, double loss, const double at[5]) {
     totals->message_s += t->message_s;
     totals->exposed_s += t->ready_s + at[2] - at[1] + at[4] - at[3];
     count_sent(t);
-    tamis_energy_step(t->energy.meter, &t->last);
+    bench_energy_step(&t->energy, &t->last);
 }
 
 static void move_density(trainer *t) {

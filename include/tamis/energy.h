@@ -234,7 +234,9 @@ TAMIS_API void tamis_energy_span(tamis_energy *energy, uint32_t phase, uint64_t 
  * TAMIS_PHASE_WAIT, in which a thread is blocked: it would run beside the phases waited for. */
 TAMIS_API void tamis_energy_on_phase(void *energy, const tamis_phase_event *event);
 
-/** A step has ended: its bytes and entries, for figures per step and per bit. Cost: as begin. */
+/** A step has ended: its bytes and entries, for figures per step and per bit. Each call is a step:
+ * where ranks of a process share a meter, one of them calls it, with the bytes of all. Cost: as
+ * begin. */
 TAMIS_API void tamis_energy_step(tamis_energy *energy, const tamis_stats *stats);
 
 /**
