@@ -41,8 +41,9 @@ export PKG_CONFIG_PATH=${pc%/tamis.pc}${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/consumer_pc"
 
 if [ -x "$work/prefix/bin/tamis_energy" ] && command -v python3 >/dev/null; then
-    echo "== tamis-energy-convert"
+    echo "== tamis-energy-convert, tamis-carbon-convert"
     "$work/prefix/bin/tamis-energy-convert" --help >/dev/null
+    "$work/prefix/bin/tamis-carbon-convert" --help >/dev/null
     for name in auto_bench wait_bench overlap replay schemes; do # experiments, of the build folder
         [ ! -e "$work/prefix/bin/tamis_$name" ]
     done
