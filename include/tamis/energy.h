@@ -241,7 +241,7 @@ TAMIS_API void tamis_energy_step(tamis_energy *energy, const tamis_stats *stats)
 
 /**
  * Joules since open, and before it those of a state (resume), up to the last ticks of the counters.
- * Never waits. Phases of the last settle_s that were not told yet are idle here, and have their
+ * Never waits. Phases of the last settle_s that were not marked yet are idle here, and have their
  * joules in a later read.
  *
  * Errors: ARGUMENT
