@@ -190,6 +190,17 @@ typedef struct tam_py_meter {
 extern PyTypeObject *tam_py_meter_type;
 bool tam_py_meter_type_open(PyObject *module);
 
+/** Whether a call may use the handle; the GIL is then held until it returns. */
+bool tam_py_meter_enter(tam_py_meter *self, const char *call);
+PyObject *tam_py_totals_as_dict(const tamis_energy_totals *totals);
+
+/* -- windows.c -------------------------------------------------------------------------------- */
+
+PyObject *tam_py_window_begin(PyObject *meter, PyObject *name);
+PyObject *tam_py_window_end(PyObject *meter, PyObject *window);
+PyObject *tam_py_window_result(PyObject *meter, PyObject *window);
+PyObject *tam_py_window_drop(PyObject *meter, PyObject *window);
+
 /* -- layout.c --------------------------------------------------------------------------------- */
 
 typedef struct tam_py_layout {

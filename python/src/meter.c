@@ -10,7 +10,7 @@
 
 PyTypeObject *tam_py_meter_type;
 
-static bool meter_enter(tam_py_meter *self, const char *call) {
+bool tam_py_meter_enter(tam_py_meter *self, const char *call) {
     if (!self->handle)
         tam_py_raise_own(TAMIS_E_STATE, "Create a new one.", "%s: this Meter was closed", call);
     else if (self->reporting)
@@ -73,7 +73,7 @@ static PyObject *phases_as_dict(const tamis_energy_totals *t) {
     return dict;
 }
 
-static PyObject *totals_as_dict(const tamis_energy_totals *t) {
+PyObject *tam_py_totals_as_dict(const tamis_energy_totals *t) {
     return Py_BuildValue("{sNsNsdsKsKsNsNsNsN}", "known", PyBool_FromLong(t->known), "joules",
                          joules_if(t->known, t->uj), "seconds", t->seconds, "steps",
                          (unsigned long long)t->steps, "wire_bytes",
@@ -137,7 +137,7 @@ static PyObject *meter_close(PyObject *object, PyObject *unused) {
     (void)unused;
     if (!self->handle)
         Py_RETURN_NONE;
-    if (!meter_enter(self, "Meter.close"))
+    if (!tam_py_meter_enter(self, "Meter.close"))
         return NULL;
     if (self->reducers > 0)
         return tam_py_raise_own(TAMIS_E_STATE, "Close its reducers first.",
@@ -200,7 +200,7 @@ static PyObject *meter_end(PyObject *self, PyObject *phase) {
 static PyObject *meter_step(PyObject *object, PyObject *stats) {
     tam_py_meter *self = (tam_py_meter *)object;
     tamis_stats own = TAMIS_STATS_INIT;
-    if (!tam_py_stats_read(stats, &own) || !meter_enter(self, "Meter.step"))
+    if (!tam_py_stats_read(stats, &own) || !tam_py_meter_enter(self, "Meter.step"))
         return NULL;
     tamis_energy_step(self->handle, &own);
     Py_RETURN_NONE;
@@ -212,10 +212,10 @@ static PyObject *meter_read(PyObject *object, PyObject *unused) {
     tam_py_meter *self = (tam_py_meter *)object;
     tamis_energy_totals totals = TAMIS_ENERGY_TOTALS_INIT;
     (void)unused;
-    if (!meter_enter(self, "Meter.read"))
+    if (!tam_py_meter_enter(self, "Meter.read"))
         return NULL;
     tamis_status status = tamis_energy_read(self->handle, &totals);
-    return status == TAMIS_OK ? totals_as_dict(&totals) : tam_py_raise(status);
+    return status == TAMIS_OK ? tam_py_totals_as_dict(&totals) : tam_py_raise(status);
 }
 
 static PyObject *domain_at(tam_py_meter *self, uint32_t index) {
@@ -227,7 +227,7 @@ static PyObject *domain_at(tam_py_meter *self, uint32_t index) {
 static PyObject *meter_domains(PyObject *object, PyObject *unused) {
     tam_py_meter *self = (tam_py_meter *)object;
     (void)unused;
-    if (!meter_enter(self, "Meter.domains"))
+    if (!tam_py_meter_enter(self, "Meter.domains"))
         return NULL;
     uint32_t count = tamis_energy_ndomains(self->handle);
     PyObject *list = PyList_New(count);
@@ -248,13 +248,13 @@ static PyObject *meter_report(PyObject *object, PyObject *comm) {
     if (!PyObject_TypeCheck(comm, tam_py_comm_type))
         return PyErr_Format(PyExc_TypeError, "Meter.report takes a Comm, not %R", comm);
     tam_py_comm *over = (tam_py_comm *)comm;
-    if (!meter_enter(self, "Meter.report") || !tam_py_comm_enter(over, "Meter.report"))
+    if (!tam_py_meter_enter(self, "Meter.report") || !tam_py_comm_enter(over, "Meter.report"))
         return NULL;
     self->reporting = true;
     Py_BEGIN_ALLOW_THREADS status = tamis_energy_report(self->handle, over->handle, &totals);
     Py_END_ALLOW_THREADS self->reporting = false;
     tam_py_comm_leave(over);
-    return status == TAMIS_OK ? totals_as_dict(&totals) : tam_py_raise(status);
+    return status == TAMIS_OK ? tam_py_totals_as_dict(&totals) : tam_py_raise(status);
 }
 
 /* -- type ------------------------------------------------------------------------------------- */
@@ -269,6 +269,12 @@ static PyMethodDef methods[] = {
      "domains()\n--\n\nWhat is measured, and why the rest is not."},
     {"report", meter_report, METH_O,
      "report(comm)\n--\n\nLike read, for all ranks together, each counter once. Collective."},
+    {"window_begin", tam_py_window_begin, METH_O,
+     "window_begin(name)\n--\n\nBegin a window. Returns its number."},
+    {"window_end", tam_py_window_end, METH_O, "window_end(window)\n--\n\nIt ends now."},
+    {"window_result", tam_py_window_result, METH_O,
+     "window_result(window)\n--\n\nLike read, of the window, and close it; None: not known yet."},
+    {"window_drop", tam_py_window_drop, METH_O, "window_drop(window)\n--\n\nGive it up."},
     {"close", meter_close, METH_NOARGS,
      "close()\n--\n\nClose it, and write the end of the file. Error (STATE) while reducers use "
      "it."},

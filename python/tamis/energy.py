@@ -12,6 +12,10 @@
         print(meter.report(comm))
         reducer.close()
 
+    meter.begin_window("epoch")                       # windows as those of Zeus
+    ...
+    print(meter.end_window("epoch").total_energy)     # joules of the GPUs, or None
+
 docs/energy.md says what is measured and how well; include/tamis/energy.h what each option means.
 """
 
@@ -19,10 +23,11 @@ import contextlib
 import os
 from typing import Any, Dict, Iterator, List, Union
 
-from . import _core
+from . import _core, _measure
 from ._core import Comm, Error
+from ._measure import Measurement
 
-__all__ = ["Meter"]
+__all__ = ["Measurement", "Meter"]
 
 
 class Meter(_core.Meter):
@@ -48,11 +53,15 @@ class Meter(_core.Meter):
     Errors: `Error` ARGUMENT; IO, FORMAT for files of the options
     """
 
+    _opened: Dict[str, _measure.Opened]
+
     def __new__(cls, **options: Any) -> "Meter":
         for name in ("json", "intensity", "sysfs_root", "nvml_path"):
             if options.get(name) is not None:
                 options[name] = os.fspath(options[name])
-        return super().__new__(cls, **{k: v for k, v in options.items() if v is not None})
+        made = super().__new__(cls, **{k: v for k, v in options.items() if v is not None})
+        made._opened = {}
+        return made
 
     def __enter__(self) -> "Meter":
         return self
@@ -75,6 +84,70 @@ class Meter(_core.Meter):
             yield
         finally:
             self.end(name)
+
+    def begin_window(self, key: str, sync_execution: bool = False, restart: bool = False) -> None:
+        """Joules are measured from here to end_window(key). Windows overlap as they like; at most
+        16 are open at a time. The key is the name of the window's line in the file `json`.
+
+        sync_execution   must be False: no device is ever waited for here. Work that was started
+                         and is under way counts where it runs; torch.cuda.synchronize() before this
+                         call and before end_window makes a window of the work itself
+        restart          a window of that name that is open is given up
+
+        Errors: ValueError, if a window of that name is open; `Error` UNSUPPORTED, if too many are
+        """
+        self._check_sync(sync_execution)
+        if key in self._opened and not restart:
+            raise ValueError(
+                f"Measurement window '{key}' already exists: end it first, or give restart=True"
+            )
+        if key in self._opened:
+            _measure.drop(self, self._opened.pop(key))
+        self._opened[key] = _measure.begin(self, key)
+
+    def end_window(
+        self, key: str, sync_execution: bool = False, cancel: bool = False, wait_s: float = 5.0
+    ) -> Measurement:
+        """What was measured since begin_window(key).
+
+        time, joules and phases are those of the window to the moment; this call waits for the
+        counters to pass its end, about 0.1 s on GPUs. Joules of single GPUs, packages and memories
+        are what their counters gained between its ends, so a tick too much or too little, as with
+        Zeus. One that did not move is unknown.
+
+        cancel   the window is given up, and nothing is measured
+        wait_s   for the counters, at most; joules and phases are unknown if it is not enough
+
+        Errors: ValueError, if no window of that name is open
+        """
+        self._check_sync(sync_execution)
+        if key not in self._opened:
+            raise ValueError(
+                f"Measurement window '{key}' does not exist: begin it first, by begin_window"
+            )
+        opened = self._opened.pop(key)
+        return _measure.drop(self, opened) if cancel else _measure.end(self, opened, wait_s)
+
+    @contextlib.contextmanager
+    def window(self, name: str, wait_s: float = 5.0) -> Iterator[Measurement]:
+        """begin_window and end_window. The Measurement has its figures after the block; a block that
+        raises cancels the window."""
+        figures = Measurement(missing="the window has not ended")
+        self.begin_window(name)
+        try:
+            yield figures
+        except BaseException:
+            vars(figures).update(vars(self.end_window(name, cancel=True)))
+            raise
+        vars(figures).update(vars(self.end_window(name, wait_s=wait_s)))
+
+    @staticmethod
+    def _check_sync(wanted: bool) -> None:
+        if wanted:
+            raise ValueError(
+                "sync_execution=True: a Meter never waits for a device; leave it out, and call"
+                " torch.cuda.synchronize() before the window begins and ends"
+            )
 
     def step(self, stats: Dict[str, Union[int, float]]) -> None:
         """A step has ended, of which Reducer.stats() gives bytes and entries. tamis.torch does it
