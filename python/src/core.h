@@ -63,6 +63,7 @@ typedef const char *const tam_py_words[];
 bool tam_py_as_word(PyObject *value, const char *what, const char *const *words, int *out);
 bool tam_py_as_u32(PyObject *value, const char *what, uint32_t *out);
 bool tam_py_as_u64(PyObject *value, const char *what, uint64_t *out);
+bool tam_py_as_real(PyObject *value, const char *what, double *out);
 
 /** UTF-8 of a str without NUL inside. Lives as long as `*out_owner`, a new reference. */
 bool tam_py_as_text(PyObject *value, const char *what, PyObject **out_owner, const char **out);
@@ -200,6 +201,10 @@ PyObject *tam_py_window_begin(PyObject *meter, PyObject *name);
 PyObject *tam_py_window_end(PyObject *meter, PyObject *window);
 PyObject *tam_py_window_result(PyObject *meter, PyObject *window);
 PyObject *tam_py_window_drop(PyObject *meter, PyObject *window);
+
+/* -- governor.c ------------------------------------------------------------------------------- */
+
+bool tam_py_governor_type_open(PyObject *module);
 
 /* -- layout.c --------------------------------------------------------------------------------- */
 

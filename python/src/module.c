@@ -125,7 +125,8 @@ static int execute(PyObject *module) {
     bool ok = check_interpreter() && tam_py_options_open() && tam_py_error_open(module) &&
               tam_py_comm_type_open(module) && tam_py_layout_type_open(module) &&
               tam_py_plan_type_open(module) && tam_py_meter_type_open(module) &&
-              tam_py_reducer_type_open(module) && tam_py_local_type_open(module);
+              tam_py_governor_type_open(module) && tam_py_reducer_type_open(module) &&
+              tam_py_local_type_open(module);
     return ok ? 0 : -1;
 }
 

@@ -84,7 +84,7 @@ bool tam_py_as_u64(PyObject *value, const char *what, uint64_t *out) {
     return as_whole(value, what, UINT64_MAX, out);
 }
 
-static bool as_real(PyObject *value, const char *what, double *out) {
+bool tam_py_as_real(PyObject *value, const char *what, double *out) {
     double real = PyFloat_AsDouble(value);
     if (real == -1.0 && PyErr_Occurred()) {
         PyErr_Clear();
@@ -263,9 +263,9 @@ static bool read_option(const option *o, PyObject *value, void *base, PyObject *
     case TEXT:
         return tam_py_as_text(value, o->name, owner, field);
     case REAL:
-        return as_real(value, o->name, field);
+        return tam_py_as_real(value, o->name, field);
     case OPEN:
-        return value == Py_None || as_real(value, o->name, field);
+        return value == Py_None || tam_py_as_real(value, o->name, field);
     case U32:
         return tam_py_as_u32(value, o->name, field);
     case U64:

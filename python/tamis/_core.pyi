@@ -337,6 +337,19 @@ class Meter:
     def close(self) -> None:
         """Error (STATE) while reducers use it, or while report is in progress."""
 
+_Governor = TypeVar("_Governor", bound="Governor")
+
+class Governor:
+    """tamis_governor; tamis.energy.Governor wraps it and says what each call does."""
+
+    def __new__(cls: Type[_Governor], **options: Any) -> _Governor: ...
+    def decide(self, **window: Any) -> Dict[str, Any]: ...
+    def set_budget(self, watts: float = 0.0, g_per_h: float = 0.0, until_step: int = 0) -> None: ...
+    def line(self) -> str: ...
+    def outlook(self, unix_s: float, horizon_s: float, /) -> Dict[str, Optional[float]]:
+        """intensity_g_per_kwh now, outlook_g_per_kwh and outlook_low_g_per_kwh, as decide takes
+        them."""
+
 def digest(data: Union[bytes, Tensor], /) -> int:
     """XXH3, 64 bits, of what check_equal takes."""
 

@@ -16,6 +16,12 @@
     ...
     print(meter.end_window("epoch").total_energy)     # joules of the GPUs, or None
 
+    governor = tamis.energy.Governor(policy="budget", budget_w=20e3, pace_max_s=1.0)
+    with governor.drive(comm, meter, reducer) as drive:
+        for batch in batches:
+            ...
+            drive.step()                              # pauses, and decides every 50 steps
+
 docs/energy.md says what is measured and how well; include/tamis/energy.h what each option means.
 """
 
@@ -25,9 +31,10 @@ from typing import Any, Dict, Iterator, List, Union
 
 from . import _core, _measure
 from ._core import Comm, Error
+from ._governor import Drive, Governor
 from ._measure import Measurement
 
-__all__ = ["Measurement", "Meter"]
+__all__ = ["Drive", "Governor", "Measurement", "Meter"]
 
 
 class Meter(_core.Meter):

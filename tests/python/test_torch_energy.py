@@ -11,7 +11,7 @@ from counter import Counter, await_joules
 
 import tamis
 import tamis.torch
-from tamis.energy import Meter
+from tamis.energy import Governor, Meter
 
 
 def network():
@@ -58,3 +58,21 @@ def test_without_counters_it_is_none_and_without_a_meter_it_is_not_there():
         state.close()
         if meter:
             meter.close()
+
+
+def test_a_governor_sets_the_density_of_a_state(tmp_path):
+    with Counter(tmp_path) as counter:
+        with Meter(sources="file", files=counter.files, settle_s=0.1, window_s=0.2) as meter:
+            await_joules(meter, 1.0)
+            model = network()
+            optimizer = tamis.torch.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.01), model, density=0.1, transport="local",
+                meter=meter)
+            state = optimizer.tamis
+            governor = Governor(policy="budget", budget_w=20.0, density_min=0.05, density_max=0.1)
+            with governor.drive(tamis.Comm.local(1)[0], meter, state, every=5) as drive:
+                for _ in range(12):
+                    train(model, optimizer, 0.0)
+                    drive.step()
+            assert drive.decision["density"] == state.density < 0.1
+            optimizer.close()
