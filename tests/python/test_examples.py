@@ -3,8 +3,11 @@
 # test: slow
 """The examples, under each launcher, on a part of the data."""
 
+import importlib.util
 import json
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -74,3 +77,14 @@ def test_numpy_regression_finds_the_line():
     pytest.importorskip("numpy")
     job = jobs.mpirun(2, EXAMPLES / "numpy_regression.py")
     assert job.status == 0 and "2 ranks over mpi" in job.out, job
+
+
+def test_a_controller_of_openg2g_governs_or_is_asked_for():
+    """Without the package the example says how to get it."""
+    done = subprocess.run([sys.executable, EXAMPLES / "openg2g_training.py"], text=True,
+                          env=jobs.environment(), timeout=300, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+    if importlib.util.find_spec("openg2g"):
+        assert done.returncode == 0 and "below 0.95 for 0 s" in done.stdout, done.stdout
+    else:
+        assert done.returncode == 1 and "pip install openg2g==" in done.stdout, done.stdout
