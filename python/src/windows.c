@@ -13,7 +13,7 @@ PyObject *tam_py_window_begin(PyObject *object, PyObject *name) {
     if (!tam_py_as_text(name, "the name of a window", &owner, &text))
         return NULL;
     tamis_status status = TAMIS_OK;
-    bool open = tam_py_meter_enter(self, "Meter.window_begin");
+    bool open = tam_py_meter_enter(self, "Meter._window_begin");
     if (open)
         status = tamis_energy_window_begin(self->handle, text, &window);
     Py_DECREF(owner);
@@ -36,11 +36,11 @@ static PyObject *with_window(PyObject *object, PyObject *number, const char *cal
 }
 
 PyObject *tam_py_window_end(PyObject *object, PyObject *window) {
-    return with_window(object, window, "Meter.window_end", tamis_energy_window_end);
+    return with_window(object, window, "Meter._window_end", tamis_energy_window_end);
 }
 
 PyObject *tam_py_window_drop(PyObject *object, PyObject *window) {
-    return with_window(object, window, "Meter.window_drop", drop_window);
+    return with_window(object, window, "Meter._window_drop", drop_window);
 }
 
 PyObject *tam_py_window_result(PyObject *object, PyObject *number) {
@@ -48,7 +48,7 @@ PyObject *tam_py_window_result(PyObject *object, PyObject *number) {
     tamis_energy_totals totals = TAMIS_ENERGY_TOTALS_INIT;
     uint32_t window;
     if (!tam_py_as_u32(number, "window", &window) ||
-        !tam_py_meter_enter(self, "Meter.window_result"))
+        !tam_py_meter_enter(self, "Meter._window_result"))
         return NULL;
     tamis_status status = tamis_energy_window_result(self->handle, window, 0, &totals);
     if (status == TAMIS_E_STATE)

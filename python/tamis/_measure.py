@@ -92,28 +92,28 @@ def _by_kind(before: List[Domain], after: List[Domain], missing: List[str]) -> D
 
 def begin(meter: Meter, name: str) -> Opened:
     domains = meter.domains()
-    return Opened(meter.window_begin(name), time.monotonic(), domains)
+    return Opened(meter._window_begin(name), time.monotonic(), domains)
 
 
 def drop(meter: Meter, opened: Opened) -> Measurement:
-    meter.window_drop(opened.number)
+    meter._window_drop(opened.number)
     return Measurement(missing="the window was cancelled")
 
 
 def _await(meter: Meter, number: int, wait_s: float) -> Optional[Dict[str, Any]]:
     """The window's totals; None: they are not known in time, and the window is given up."""
     until = time.monotonic() + wait_s
-    totals = meter.window_result(number)
+    totals = meter._window_result(number)
     while totals is None and time.monotonic() < until:
         time.sleep(0.005)
-        totals = meter.window_result(number)
+        totals = meter._window_result(number)
     if totals is None:
-        meter.window_drop(number)
+        meter._window_drop(number)
     return totals
 
 
 def end(meter: Meter, opened: Opened, wait_s: float) -> Measurement:
-    meter.window_end(opened.number)
+    meter._window_end(opened.number)
     seconds = time.monotonic() - opened.at_s
     after = meter.domains()
     totals = _await(meter, opened.number, wait_s)

@@ -273,6 +273,25 @@ def test_a_budget_that_has_become_stale_gives_way_to_the_configured_one(tmp_path
     assert found == [60.0, 60.0, 90.0, 50.0, 50.0, 90.0]
 
 
+def test_ranks_get_intensity_from_rank_0(tmp_path):
+    decided = [None, None]
+    with Counter(tmp_path) as counter:
+
+        def body(rank, comm, meter):
+            governor = Governor(policy="carbon-threshold", threshold_g_per_kwh=100.0,
+                                pace_max_s=0.05, slowdown=0.3, slowdown_most=0.5,
+                                g_per_kwh=400.0 if rank == 0 else None)
+            drive = governor.drive(comm, meter, every=5)
+            for _ in range(10):
+                time.sleep(0.01)
+                drive.step()
+            decided[rank] = drive.decision
+
+        drive_ranks(counter.files, body)
+    assert decided[0] == decided[1] and decided[0]["reason"] in ("carbon", "hold")
+    assert 0.0 < decided[0]["slowdown"] <= 0.51
+
+
 @pytest.mark.parametrize("answer", [-1.0, float("nan"), "much", (1.0, -1), (1.0, 2, 3)])
 def test_an_answer_that_is_no_budget_is_refused(answer):
     with Meter(sources="none") as meter:
