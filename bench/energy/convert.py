@@ -4,6 +4,7 @@
 
     tamis-energy-convert --csv FILE...          windows as CSV: the columns of Zeus, then more
     tamis-energy-convert --zeus FILE...         the columns of Zeus alone
+    tamis-energy-convert --power FILE...        watts of all ranks over time, for OpenG2G
     tamis-energy-convert --prometheus FILE...   a textfile for node_exporter, of each rank's last run
 
 FILE is JSON Lines, schema tamis.energy/1, also one that is still being written, or FILE.1, which
@@ -11,6 +12,7 @@ logrotate made of it. docs/energy.md describes columns and metrics. What is unkn
 and no series, never 0. With -o the output replaces PATH when it is whole.
 """
 import argparse
+import bisect
 import decimal
 import json
 import os
@@ -244,6 +246,47 @@ def write_csv(runs, ours):
     return "".join(",".join(row) + "\n" for row in rows)
 
 
+# -- watts ----------------------------------------------------------------------------------------
+
+class Curve:
+    """Joules of a run until a time; windows of which they are unknown."""
+
+    def __init__(self, run):
+        self.times, self.uj, self.unknown = [], [decimal.Decimal(0)], []
+        for window in (window for window in run.windows if not window["overlaps"]):
+            begin, end = (run.header["t0_unix"] + window[key] for key in ("t0", "t1"))
+            self.times += [begin, end] if not self.times else [end]
+            self.uj.append(self.uj[-1] + (own_uj(run, window) or 0))
+            self.unknown += [(begin, end)] if window["uj"] is None else []
+
+    def at(self, time):
+        i = bisect.bisect_left(self.times, time)
+        if i == 0 or i == len(self.times):
+            return self.uj[0 if i == 0 else -1]
+        begin, end = self.times[i - 1], self.times[i]
+        return self.uj[i - 1] + (self.uj[i] - self.uj[i - 1]) * (time - begin) / (end - begin)
+
+    def knows(self, begin, end):
+        return all(last <= begin or end <= first for first, last in self.unknown)
+
+
+def write_power(runs):
+    """t_s,power_W: watts of all counters, each counted once, from each time on, as often as the run
+    with the most windows has one. Stretches in which some are unknown have no row."""
+    count_once(runs)
+    curves = [Curve(run) for run in runs]
+    times = max((curve.times for curve in curves), key=len)
+    lines, end = ["t_s,power_W"], None
+    for begin, end in zip(times, times[1:]):
+        if all(curve.knows(begin, end) for curve in curves):
+            uj = sum(curve.at(end) - curve.at(begin) for curve in curves)
+            last = f"{uj / 1000000 / (end - begin):.3f}"
+            lines.append(f"{begin - times[0]:.6f},{last}")
+    if len(lines) > 1:
+        lines.append(f"{end - times[0]:.6f},{last}")
+    return "".join(line + "\n" for line in lines)
+
+
 # -- Prometheus ------------------------------------------------------------------------------------
 
 METRICS = {
@@ -374,14 +417,17 @@ def main():
     form = parser.add_mutually_exclusive_group(required=True)
     form.add_argument("--csv", action="store_true", help="a table with all columns")
     form.add_argument("--zeus", action="store_true", help="a table with the columns of Zeus")
+    form.add_argument("--power", action="store_true", help="watts over time: t_s,power_W")
     form.add_argument("--prometheus", action="store_true", help="metrics, text format 0.0.4")
     parser.add_argument("-o", "--output", metavar="PATH", help="in place of standard output")
     parser.add_argument("files", metavar="FILE", nargs="+")
     given = parser.parse_args()
     try:
         runs = read_runs(given.files)
-        write(given.output,
-              write_metrics(runs) if given.prometheus else write_csv(runs, given.csv))
+        if given.power or given.prometheus:
+            write(given.output, (write_power if given.power else write_metrics)(runs))
+        else:
+            write(given.output, write_csv(runs, given.csv))
     except OSError as error:
         sys.exit(f"{error.filename}: {error.strerror}")
 

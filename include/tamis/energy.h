@@ -153,7 +153,8 @@ typedef struct tamis_energy_totals {
     int64_t unattributed_uj;
     tamis_energy_share shares[TAMIS_ENERGY_PHASES];
     double grams;                    /* CO2; NAN: unknown */
-    char missing[TAMIS_ENERGY_TEXT]; /* domains that are not in uj, and why; "" if complete */
+    char missing[TAMIS_ENERGY_TEXT]; /* domains that are not in uj, and why; else why grams are not
+                                        known of a trace; "" if complete */
 } tamis_energy_totals;
 
 #define TAMIS_ENERGY_TOTALS_INIT TAMIS_INIT(tamis_energy_totals, )
@@ -311,8 +312,9 @@ TAMIS_CHECKED tamis_status tamis_energy_resume(tamis_energy *energy,
  *
  * Joules of phases are those that the owners of the domains have attributed; what they have not is
  * unattributed. `seconds` and `steps` are of the rank with the most of them; `wire_bytes` and the
- * seconds of phases are sums over the ranks that take part; all of them up to now. A phase's `method` is the least certain
- * of its domains, low_uj and high_uj are uj. `grams` are by the intensity that this rank was given.
+ * seconds of phases are sums over the ranks that take part; all of them up to now. A phase's
+ * `method` is the least certain of its domains, low_uj and high_uj are uj. `grams` are by the
+ * intensity that this rank was given.
  * What was given to tamis_energy_resume is added: give all ranks the same.
  *
  * @param  energy  [in,out]  this rank's; also one that found no domain

@@ -106,7 +106,7 @@ class Meter(_core.Meter):
         self._check_sync(sync_execution)
         if key in self._opened and not restart:
             raise ValueError(
-                f"Measurement window '{key}' already exists: end it first, or give restart=True"
+                f"a window named {key!r} is open: end it first, or give restart=True"
             )
         if key in self._opened:
             _measure.drop(self, self._opened.pop(key))
@@ -130,7 +130,7 @@ class Meter(_core.Meter):
         self._check_sync(sync_execution)
         if key not in self._opened:
             raise ValueError(
-                f"Measurement window '{key}' does not exist: begin it first, by begin_window"
+                f"no window named {key!r} is open: begin_window comes first"
             )
         opened = self._opened.pop(key)
         return _measure.drop(self, opened) if cancel else _measure.end(self, opened, wait_s)
@@ -162,8 +162,8 @@ class Meter(_core.Meter):
         super().step(stats)
 
     def read(self) -> Dict[str, Any]:
-        """Joules of this process' counters since they were opened, as far as they have been
-        attributed: until some seconds ago. Never waits.
+        """Joules of this process' counters since they were opened, up to their last ticks. Never
+        waits.
 
         known         False: nothing could be measured
         joules        of the counted domains; phases and `unattributed` add up to it

@@ -423,6 +423,26 @@ static void test_a_run_goes_on_from_totals_that_know_nothing(void **state) {
     tamis_energy_destroy(e);
 }
 
+static void test_grams_that_a_trace_does_not_know_have_a_reason(void **state) {
+    (void)state;
+    machine m;
+    char path[SCRATCH_PATH];
+    tamis_energy_totals got = TAMIS_ENERGY_TOTALS_INIT;
+    switch_on(&m);
+    tamis_energy_config config = on_machine(&m);
+    config.intensity = scratch_path("old.csv", path);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("time,g_per_kwh\n1718000000,400\n1718003600,300\n", file);
+    fclose(file);
+    tamis_energy *e = open_meter(&config);
+    measure_window(&m, e, 0.3);
+    assert_int_equal(tamis_energy_read(e, &got), TAMIS_OK);
+    assert_true(got.known && isnan(got.grams));
+    assert_non_null(strstr(got.missing, "the carbon trace covers 2024-06-10 06:13 to"));
+    tamis_energy_destroy(e);
+}
+
 static void test_a_child_that_was_forked_leaves_the_meter_alone(void **state) {
     (void)state;
     tamis_energy *e = open_blind();
@@ -456,6 +476,7 @@ int main(void) {
         cmocka_unit_test(test_every_allocation_of_open_may_fail),
         cmocka_unit_test(test_a_run_that_goes_on_has_the_joules_of_all_its_parts),
         cmocka_unit_test(test_a_run_goes_on_from_totals_that_know_nothing),
+        cmocka_unit_test(test_grams_that_a_trace_does_not_know_have_a_reason),
         cmocka_unit_test(test_a_child_that_was_forked_leaves_the_meter_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,6 +72,5 @@ void tam_meter_complete(tamis_energy *e, tamis_energy_totals *cluster) {
     e->reported_ns = now_ns;
     cluster->grams = e->reported_grams;
     tam_totals_join(cluster, &e->earlier);
-    if (!cluster->known)
-        cluster->grams = NAN;
+    tam_totals_explain(e, cluster);
 }

@@ -36,7 +36,7 @@ static void fill_period(tamis_energy *e, tam_period *t) {
 /* The meter's own window begins again where it ended. @return whether there is a line to write */
 static bool line_finish(tamis_energy *e, tam_window *w) {
     bool own = w == &e->windows[TAM_METER_WINDOWS], lined = e->log && w->named;
-    tam_totals_explain(&w->period.totals, e->nchannels);
+    tam_totals_explain(e, &w->period.totals);
     if (lined) {
         fill_period(e, &w->period);
         tam_energy_log_window(e->log, w->name, !own, &w->period, e->shown);
@@ -62,7 +62,7 @@ void tam_meter_summary(tamis_energy *e) {
         return;
     tam_period all = e->run;
     tam_totals_join(&all.totals, &e->earlier);
-    tam_totals_explain(&all.totals, e->nchannels);
+    tam_totals_explain(e, &all.totals);
     fill_period(e, &all);
     tam_energy_log_summary(e->log, &all, e->shown);
     tam_energy_log_write(e->log);

@@ -18,11 +18,11 @@
 #include "lib/base/sync.h"
 #include "lib/energy/attribute/attribute.h"
 #include "lib/energy/cluster/registry.h"
+#include "lib/energy/govern/carbon.h"
 #include "lib/energy/log/log.h"
 #include "lib/energy/source/sampler.h"
 
 #include <stdatomic.h>
-#include <tamis/governor.h>
 
 enum {
     TAM_METER_SOURCES = 8, /* at most; tam_energy_sources_choose refuses more */
@@ -129,7 +129,7 @@ bool tam_meter_close_next(tamis_energy *e, uint64_t now_ns, bool flush);
 /** A window begins or ends now: so must the next chunk. @return the time */
 uint64_t tam_meter_mark(tamis_energy *e, tam_window *window, bool ends);
 
-/** All chunks, and what has been taken since: phases of which nothing was told yet count as idle. */
+/** All chunks, and what has been taken since: what was not marked yet is idle. */
 void tam_meter_so_far(tamis_energy *e, tamis_energy_totals *out);
 
 /** Seconds of phases since open, to the same moment. */
@@ -161,8 +161,8 @@ void tam_totals_add(tamis_energy_totals *sum, const tamis_energy_totals *more);
 /** Grams of CO2 for joules that were used between two times; NAN: unknown. */
 double tam_meter_grams(const tamis_energy *e, uint64_t begin_ns, uint64_t end_ns, int64_t uj);
 
-/** Where nothing is known there is a reason, and there are no grams. */
-void tam_totals_explain(tamis_energy_totals *t, uint32_t ndomains);
+/** Where nothing is known there is a reason, and there are no grams; and where they are not. */
+void tam_totals_explain(const tamis_energy *e, tamis_energy_totals *t);
 bool tam_totals_sound(const tamis_energy_totals *t);
 
 /** Add totals of another run, if there was one, and keep what is missing in this one. */

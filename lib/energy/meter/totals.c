@@ -88,13 +88,17 @@ void tam_totals_join(tamis_energy_totals *sum, const tamis_energy_totals *earlie
     join_missing(earlier, sum->missing);
 }
 
-void tam_totals_explain(tamis_energy_totals *t, uint32_t ndomains) {
-    if (t->known)
+void tam_totals_explain(const tamis_energy *e, tamis_energy_totals *t) {
+    t->grams = t->known ? t->grams : NAN;
+    if (t->missing[0])
         return;
-    t->grams = NAN;
-    if (!t->missing[0])
+    if (!t->known)
         snprintf(t->missing, sizeof t->missing, "%s",
-                 ndomains == 0 ? "no source of energy is open" : "no counter has been read yet");
+                 e->nchannels == 0 ? "no source of energy is open"
+                                   : "no counter has been read yet");
+    else if (e->carbon && isnan(t->grams))
+        tam_carbon_explain(e->carbon, e->unix_minus_s + (double)tam_clock_ns() * 1e-9, t->missing,
+                           sizeof t->missing);
 }
 
 bool tam_totals_sound(const tamis_energy_totals *t) {

@@ -101,7 +101,7 @@ tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
     tam_meter_so_far(e, &own);
     tam_totals_join(&own, &e->earlier);
     pthread_mutex_unlock(&e->lock);
-    tam_totals_explain(&own, e->nchannels);
+    tam_totals_explain(e, &own);
     return tam_struct_return("tamis_energy_totals", &own, sizeof own, out);
 }
 
