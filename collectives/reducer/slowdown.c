@@ -11,6 +11,8 @@
  */
 #include "collectives/reducer/reducer.h"
 
+#include <math.h>
+
 bool tam_slowdown_on(const tamis_reducer *r) {
     return r->config.slowdown > 0.0 && r->layout->ordinary > 0;
 }
@@ -44,17 +46,20 @@ void tam_slowdown_observe(tamis_reducer *r) {
 }
 
 /* Each bucket needs an entry. */
-static bool can_send(const tamis_reducer *r, double density) {
-    uint64_t k = tam_reducer_entries(density, r->layout->ordinary);
-    return k >= tam_ordinary_buckets(r) && k <= r->k_max;
+static double least_density(const tamis_reducer *r) {
+    uint64_t length = r->layout->ordinary, buckets = tam_ordinary_buckets(r);
+    double least = (double)buckets / (double)length;
+    while (tam_reducer_entries(least, length) < buckets) /* rounding */
+        least = nextafter(least, 1.0);
+    return least;
 }
 
 void tam_slowdown_follow(tamis_reducer *r) {
     if (!tam_slowdown_full(&r->slowdown))
         return;
     const tam_slowdown_goal goal = {r->config.slowdown, r->slowdown_least};
-    double density = tam_slowdown_decide(&r->slowdown, &goal, r->density);
-    if (density == r->density || !can_send(r, density))
+    double density = fmax(tam_slowdown_decide(&r->slowdown, &goal, r->density), least_density(r));
+    if (density == r->density)
         return;
     tam_log(r->comm->rank == 0 ? TAM_INFO : TAM_DEBUG, "step %llu: density %.4g -> %.4g",
             (unsigned long long)r->step, r->density, density);

@@ -96,6 +96,31 @@ static void test_density_falls_where_steps_wait(void **state) {
     }
 }
 
+/* Each of 40 buckets needs an entry: a density that would be half of 0.019 is 0.01. */
+static void run_least(test_rank *self) {
+    enum { BUCKETS = 40, EACH = 100 };
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *reducer = NULL;
+    float gradient[BUCKETS * EACH];
+    const tamis_step step = data_step(gradient);
+    config.slowdown = 0.001;
+    config.density = 0.019;
+    config.bucket_length = EACH;
+    RANK_OK(self, data_even_reducer(self->comm, BUCKETS, EACH, &config, &reducer));
+    for (uint32_t number = 0; number < 43; number++) {
+        data_fill_real(self->id, number, BUCKETS * EACH, gradient);
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
+    }
+    RANK_CHECK(self, tamis_reducer_density(reducer) == 0.01, "%g", tamis_reducer_density(reducer));
+    tamis_reducer_destroy(reducer);
+}
+
+static void test_each_bucket_keeps_an_entry(void **state) {
+    (void)state;
+    ranks_run(2, 0, run_least, NULL);
+}
+
 /* A slow rank in the step that ends a window; elsewhere nobody waits for it. */
 static void run_stalled(test_rank *self) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -260,6 +285,7 @@ static void test_what_carries_no_times_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_density_falls_where_steps_wait),
+        cmocka_unit_test(test_each_bucket_keeps_an_entry),
         cmocka_unit_test(test_no_step_waits_for_a_decision),
         cmocka_unit_test(test_waits_come_in_any_order),
         cmocka_unit_test(test_a_loaded_reducer_keeps_to_its_bound),
