@@ -51,7 +51,7 @@ for argument in "$@"; do
         --slow)
             select=(--label-regex '^slow$')
             gpu=AUTO
-            slow_packages="munge slurm-wlm"
+            slow_packages="munge slurm-wlm python3-matplotlib"
             ;;
         --no-install) install=(--no-install) ;;
         *) echo "usage: bash tests/run.sh [--all] [--slow] [--no-install]" >&2; exit 2 ;;
