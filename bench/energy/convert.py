@@ -43,8 +43,8 @@ SHAPES = {
     "window": {"name": TEXT, "t0": NUMBER, "t1": NUMBER, "seconds": NUMBER, "overlaps": FLAG,
                "uj": COUNT + MISSING, "steps": COUNT + MISSING, "step0": COUNT, "step1": COUNT,
                "dropped": COUNT,
-               "domains": [{"id": TEXT, "counted": FLAG, "uj": COUNT + MISSING, "status": TEXT,
-                            "tick_s": NUMBER + MISSING}],
+               "domains": [{"id": TEXT, "counted": FLAG, "uj": COUNT + MISSING,
+                            "counted_uj": COUNT + MISSING, "status": TEXT, "tick_s": NUMBER + MISSING}],
                "phases": [{"name": TEXT, "uj": COUNT + MISSING}],
                "carbon": {"g": NUMBER + MISSING},
                "comm": {"bytes_wire": COUNT + MISSING, "elems_offered": COUNT + MISSING,
@@ -116,23 +116,25 @@ def read_runs(paths):
 # -- ranks of a host -------------------------------------------------------------------------------
 
 def find_readers(runs):
-    """{(host, domain): {run that could read it: whether it was counted there}}"""
+    """{(host, domain): {run that could read it: [joules, those that counted there]}}"""
     readers = {}
     for run in runs:
         for window in run.windows:
             for domain in window["domains"]:
                 if domain["uj"] is not None:
                     found = readers.setdefault((run.header["boot_id"], domain["id"]), {})
-                    found[run] = found.get(run, False) or domain["counted"]
+                    sums = found.setdefault(run, [0, 0])
+                    sums[:] = [sums[0] + domain["uj"], sums[1] + (domain["counted_uj"] or 0)]
     return readers
 
 
 def count_once(runs):
     """Ranks of a host see the same counters. Each is counted in the run of the lowest rank that could
-    read it, or of one that reads a wider one, and so does not count it."""
+    read it, or of one that reads a wider one, and so counts none of what it gained."""
     for (_, name), found in find_readers(runs).items():
         owners = []
-        for run in sorted(found, key=lambda run: (found[run], run.header["rank"])):
+        wider = {run: uj > 0 and counted == 0 for run, (uj, counted) in found.items()}
+        for run in sorted(found, key=lambda run: (not wider[run], run.header["rank"])):
             if any(run.beside(owner) for owner in owners):
                 run.elsewhere.add(name)
             else:
@@ -141,8 +143,8 @@ def count_once(runs):
 
 def own_uj(run, window):
     """Joules of the domains that are counted in this run; None: there are none, or nothing is known."""
-    counted = [domain for domain in window["domains"] if domain["counted"]]
-    others = [domain["uj"] or 0 for domain in counted if domain["id"] in run.elsewhere]
+    counted = [domain for domain in window["domains"] if domain["counted"] or domain["counted_uj"]]
+    others = [domain["counted_uj"] or 0 for domain in counted if domain["id"] in run.elsewhere]
     if window["uj"] is None or others and len(others) == len(counted):
         return None
     return max(window["uj"] - sum(others), 0) if others else window["uj"]
@@ -253,7 +255,7 @@ class Curve:
 
     def __init__(self, run):
         self.times, self.uj, self.unknown = [], [decimal.Decimal(0)], []
-        for window in (window for window in run.windows if not window["overlaps"]):
+        for window in (w for w in run.windows if not w["overlaps"] and w["t0"] < w["t1"]):
             begin, end = (run.header["t0_unix"] + window[key] for key in ("t0", "t1"))
             self.times += [begin, end] if not self.times else [end]
             self.uj.append(self.uj[-1] + (own_uj(run, window) or 0))

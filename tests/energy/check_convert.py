@@ -150,7 +150,7 @@ def write_rank(folder, rank, denied=(), **header):
                 less = record["uj"] - domain["uj"]
                 record["carbon"]["g"] *= decimal.Decimal(less) / record["uj"]
                 record["uj"] = less
-                domain.update({"uj": None, "status": "denied", "counted": False})
+                domain.update({"uj": None, "counted_uj": None, "status": "denied", "counted": False})
         lines.append(json.dumps(record, default=float))
     return write_lines(folder / f"rank{rank}", lines)
 
@@ -197,6 +197,31 @@ def check_rank_rows(folder):
         demand([one[name], two[name]] == [of_one, of_two], f"{name}: {one[name]!r}, {two[name]!r}")
     rows = convert("--csv", folder / "known.jsonl", write_rank(folder, 3)).splitlines()
     demand(rows[5].split(",")[3:11] == [""] * 5 + ["other_rank", "", ""], f"{rows[5]}")
+
+
+def write_late(folder, rank, domains, windows):
+    """A log of [begin, end, joules, [(domain, joules, those that count)]]."""
+    lines = (folder / "known.jsonl").read_text().splitlines()
+    header, window = json.loads(lines[0]), json.loads(lines[1])
+    header.update(rank=rank, domains=[dict(header["domains"][0], id=name) for name in domains])
+    rows = [header]
+    for begin, end, joules, gains in windows:
+        rows.append(dict(window, t0=begin, t1=end, seconds=end - begin, uj=joules * 10**6, phases=[],
+                         domains=[dict(window["domains"][0], id=name, uj=uj * 10**6, counted=counted > 0,
+                                       counted_uj=counted * 10**6) for name, uj, counted in gains]))
+    return write_lines(folder / f"late{rank}", [json.dumps(row) for row in rows])
+
+
+def check_late(folder):
+    """A platform that is behind does not count for a while, and then less than it gained."""
+    psys, package = "rapl:psys", "rapl:package-0"
+    files = [write_late(folder, rank, [psys, package, f"nvml:{rank}"], [
+        (0, 10, 110, [(psys, 0, 0), (package, 100, 100), (f"nvml:{rank}", 10, 10)]),
+        (10, 20, 100, [(psys, 190, 90), (package, 50, 0), (f"nvml:{rank}", 10, 10)])]) for rank in (0, 1)]
+    demand(sums_of(files)[0][1] == 230, f"two ranks: {sums_of(files)}")
+    files = [write_late(folder, 0, [psys, package], [(0, 10, 100, [(psys, 100, 100), (package, 80, 0)])]),
+             write_late(folder, 1, [psys, package], [(4, 5, 8, [(psys, 0, 0), (package, 8, 8)])])]
+    demand(sums_of(files)[0][1] == 100, f"a short window: {sums_of(files)}")
 
 
 def watts_of(files):
@@ -296,6 +321,7 @@ def main():
         check_ranks(folder)
         check_rank_rows(folder)
         check_watts(folder)
+        check_late(folder)
         check_spoilt_pages(folder)
         check_tables(folder)
         check_files(folder)

@@ -107,13 +107,18 @@ static void *run_feed(void *opaque) {
     return NULL;
 }
 
+/* Counters are first read one after another, so that of a package may have a little more. */
+static bool is_near(int64_t uj, int64_t truth_uj) {
+    return uj >= truth_uj && uj - truth_uj < 100000;
+}
+
 /* A report of one rank: joules, seconds and steps to the moment. */
 static void expect_report(tamis_energy *e, const tamis_energy_totals *read) {
     tamis_energy_totals all = TAMIS_ENERGY_TOTALS_INIT;
     tamis_comm *comm;
     assert_int_equal(tamis_comm_create_local(1, NULL, &comm), TAMIS_OK);
     assert_int_equal(tamis_energy_report(e, comm, &all), TAMIS_OK);
-    assert_int_equal(all.uj, read->uj);
+    assert_true(is_near(read->uj, all.uj));
     assert_int_equal(all.steps, read->steps);
     assert_true(all.seconds >= read->seconds);
     tamis_comm_destroy(comm);
@@ -136,7 +141,7 @@ static void measure(feed *f, tamis_energy_totals *read, int64_t *truth_uj) {
     atomic_store(&f->ends, true);
     pthread_join(thread, NULL);
     *truth_uj = (int64_t)(f->psys_uj > f->die_uj ? f->psys_uj : f->die_uj);
-    for (int i = 0; i < 100 && read->uj != *truth_uj; i++) { /* a busy machine reads late */
+    for (int i = 0; i < 100 && !is_near(read->uj, *truth_uj); i++) { /* a busy machine reads late */
         usleep(100000);
         assert_int_equal(tamis_energy_read(e, read), TAMIS_OK);
     }
@@ -164,7 +169,7 @@ static void a_second_is_read_as_it_was(void **state) {
                       1e-6 * (double)got.uj, 1e-6 * (double)truth_uj, got.seconds, got.missing);
         assert_true(got.known);
         assert_true(got.seconds > 1.0 && got.steps == 1);
-        assert_int_equal(got.uj, truth_uj);
+        assert_true(is_near(got.uj, truth_uj));
     }
 }
 

@@ -33,9 +33,16 @@ static void break_down(tam_energy_domain *d, tamis_energy_status status, const c
     tam_energy_say(d->reason, "%s", reason);
 }
 
+static void compare_all(set *s) {
+    for (uint32_t i = 0; i < s->count; i++)
+        s->gains[i].compared = s->domains[i].status == TAMIS_ENERGY_OK ||
+                               s->domains[i].total_uj > 0 || s->domains[i].has_raw;
+}
+
 static void expect_cover(set *s, const char *expected, const char *missing) {
     bool counted[MOST];
     char got[MOST + 1] = "";
+    compare_all(s);
     tam_domain_cover(s->domains, s->count, s->gains, counted, s->missing);
     for (uint32_t i = 0; i < s->count; i++)
         got[i] = counted[i] ? '+' : '.';
@@ -183,6 +190,27 @@ static void a_platform_that_gains_less_than_its_packages_never_counts(void **sta
     gain(&s, 0, 50, 50, ".+.", "rapl:psys: stands still");
 }
 
+/* A counter that is first seen to gain later still owes what counted in its place. */
+static void a_platform_that_has_not_moved_yet_owes_all_the_same(void **state) {
+    (void)state;
+    set s = platform_host();
+    s.domains[0].has_raw = true;
+    break_down(&s.domains[0], TAMIS_ENERGY_FROZEN, "stands still");
+    gain(&s, 0, 50, 50, ".+.", "rapl:psys: stands still");
+    gain(&s, 0, 50, 50, ".+.", "rapl:psys: stands still");
+    s.domains[0].status = TAMIS_ENERGY_OK;
+    gain(&s, 190, 50, 90, "+..", "");
+}
+
+/* What the platform had is not counted again when its packages show it. */
+static void packages_that_are_late_count_once(void **state) {
+    (void)state;
+    set s = platform_host();
+    gain(&s, 100, 0, 100, "+..", "");
+    gain(&s, 0, 160, 60, ".+.", "rapl:psys: " TAM_COVER_BEHIND);
+    gain(&s, 200, 80, 140, "+..", "");
+}
+
 static void what_is_left_out_hides_nothing_that_is_missing(void **state) {
     (void)state;
     set s = platform_host();
@@ -198,6 +226,7 @@ static void domains_in_a_ring_have_an_end(void **state) {
     add(&s, "file:a", "file:b", TAMIS_ENERGY_OTHER);
     add(&s, "file:b", "file:a", TAMIS_ENERGY_OTHER);
     bool counted[MOST];
+    compare_all(&s);
     tam_domain_cover(s.domains, s.count, s.gains, counted, s.missing);
     assert_false(counted[0] && counted[1]);
     break_down(&s.domains[0], TAMIS_ENERGY_LOST, "gone");
@@ -217,6 +246,8 @@ int main(void) {
         cmocka_unit_test(of_many_missing_the_rest_is_numbered),
         cmocka_unit_test(a_platform_that_is_late_counts_again_when_it_has_caught_up),
         cmocka_unit_test(a_platform_that_gains_less_than_its_packages_never_counts),
+        cmocka_unit_test(a_platform_that_has_not_moved_yet_owes_all_the_same),
+        cmocka_unit_test(packages_that_are_late_count_once),
         cmocka_unit_test(what_is_left_out_hides_nothing_that_is_missing),
         cmocka_unit_test(domains_in_a_ring_have_an_end),
     };

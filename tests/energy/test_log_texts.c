@@ -133,11 +133,12 @@ static void what_is_unknown_is_null_and_never_zero(void **state) {
     record_write(log, &window);
     tam_energy_log_close(log);
     check_has(path, "\"uj\":null,\"unattributed_uj\":null,\"domains\":[");
-    check_has(path, "{\"id\":\"nvml:GPU-5a1c\",\"uj\":5,\"unattributed_uj\":0,\"idle_uj\":0,"
+    check_has(path, "{\"id\":\"nvml:GPU-5a1c\",\"uj\":5,\"counted_uj\":0,"
+                    "\"unattributed_uj\":0,\"idle_uj\":0,"
                     "\"status\":\"lost\",\"counted\":true,\"wraps\":0,\"resets\":0,"
                     "\"tick_s\":null,\"lag_s\":null,\"duty\":null}");
-    check_has(path, "{\"id\":\"rapl:package-0\",\"uj\":null,\"unattributed_uj\":null,"
-                    "\"idle_uj\":null,");
+    check_has(path, "{\"id\":\"rapl:package-0\",\"uj\":null,\"counted_uj\":null,"
+                    "\"unattributed_uj\":null,\"idle_uj\":null,");
     check_has(path, "{\"id\":\"nvml:GPU-77e0\",\"uj\":0,");
     check_has(path, "{\"name\":\"skew\",\"group\":[],\"t_s\":0.7,\"uj\":null,\"lo_uj\":null,"
                     "\"hi_uj\":null,\"method\":\"none\"}");

@@ -398,6 +398,12 @@ static void test_a_run_that_goes_on_has_the_joules_of_all_its_parts(void **state
     wrong = first;
     wrong.unattributed_uj = INT64_MAX;
     assert_int_equal(tamis_energy_resume(e, &wrong), TAMIS_E_ARGUMENT);
+    wrong = first;
+    wrong.grams = -1.0;
+    assert_int_equal(tamis_energy_resume(e, &wrong), TAMIS_E_ARGUMENT);
+    wrong = first;
+    wrong.shares[0].method = TAMIS_ENERGY_METHODS;
+    assert_int_equal(tamis_energy_resume(e, &wrong), TAMIS_E_ARGUMENT);
     assert_int_equal(tamis_energy_resume(e, &first), TAMIS_OK);
     assert_int_equal(tamis_energy_read(e, &all), TAMIS_OK);
     assert_true(all.uj >= first.uj && all.steps == 7);

@@ -25,7 +25,7 @@ static void name_domain(test_record *out, int i, const char *id, tamis_energy_ki
     domain->tick_s = 0.1;
     domain->lag_s = 0.03;
     domain->duty = 1.0;
-    out->gained[i] = (tam_period_domain){uj, uj / 100, uj / 10, 0, 0};
+    out->gained[i] = (tam_period_domain){uj, uj, uj / 100, uj / 10, 0, 0};
 }
 
 static void name_domains(test_record *out) {

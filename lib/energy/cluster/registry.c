@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 /* They travel and are compared: no bytes between the fields. */
-_Static_assert(sizeof(tam_energy_entry) == 320 + 8 + 16 + 40 + 8 * 32 + 32, "no padding");
+_Static_assert(sizeof(tam_energy_entry) == 320 + 8 + 16 + 48 + 8 * 32 + 32, "no padding");
 _Static_assert(sizeof(tam_energy_run) == 24 + 8 * 32, "no padding");
 _Static_assert(sizeof(tam_energy_sums) == 8 + 16 + 8 + 8 * 32 + 32, "no padding");
 
@@ -67,7 +67,8 @@ static void catch_up(tam_registry *l, const tam_energy_sums *latest) {
     bool tried = latest->name != l->sums.name && latest->name == l->tried_name;
     if (tried)
         memcpy(l->bases, l->tried, l->n * sizeof l->bases[0]);
-    l->late = latest->name != l->sums.name && !tried;
+    l->owes = latest->name == l->sums.name;
+    l->late = !l->owes && !tried;
     l->next = *latest;
     if (!l->late)
         l->sums = *latest;
@@ -78,6 +79,8 @@ static tam_registry_base registry_advance(const tam_registry_base *base,
                                           const tam_energy_entry *e) {
     tam_registry_base now = *base;
     now.overlaps = !readable(e);
+    now.resets = e->resets;
+    now.unread = !readable(e) && (base->unread || !e->has_raw);
     if (!readable(e))
         return now;
     now.uj = e->uj > base->uj ? e->uj : base->uj;
@@ -93,7 +96,8 @@ void tam_registry_offer(tam_registry *l, const tam_energy_sums *latest, uint64_t
         l->tried[i] = registry_advance(base, &l->shown[i]);
         out[i] = l->shown[i];
         out[i].overlaps = l->late || base->overlaps;
-        out[i].owed_uj = base->owed_uj;
+        out[i].owed_uj = l->owes && !base->unread ? base->owed_uj : TAM_OWED_UNKNOWN;
+        out[i].new_resets = l->shown[i].resets - base->resets;
         out[i].uj = l->tried[i].uj - base->uj;
         for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++)
             out[i].phases_uj[k] -= base->phases_uj[k];
@@ -132,10 +136,16 @@ static uint32_t registry_find(const host *h, const char *id) {
 
 static void add_entry(host *h, const tam_energy_entry *e) {
     uint32_t i = registry_find(h, e->id);
-    if (i == h->n)
-        h->tellers[h->n++] = e;
-    else if (severity(e) < severity(h->tellers[i]))
+    if (i == h->n) {
+        h->tellers[h->n] = e;
+        h->gains[h->n++] = (tam_cover_gain){0};
+    } else if (severity(e) < severity(h->tellers[i])) {
         h->tellers[i] = e;
+    }
+    if (e->owed_uj == TAM_OWED_UNKNOWN)
+        return;
+    h->gains[i].compared = true;
+    h->gains[i].owed_uj = e->owed_uj; /* the same on all that know it */
 }
 
 /* As a meter would have it, so that sums of a cluster and of a host follow the same rules. */
@@ -169,11 +179,15 @@ static int64_t registry_add(int64_t a, int64_t b) {
     return a < 0 ? INT64_MIN : INT64_MAX;
 }
 
+/* @param uj  what of the gain counts */
 static void add_gain(const tam_energy_entry *e, uint64_t uj, tam_energy_sums *sums) {
+    double share = e->uj > uj ? (double)uj / (double)e->uj : 1.0;
     sums->known = 1;
     sums->uj = registry_add(sums->uj, uj < INT64_MAX ? (int64_t)uj : INT64_MAX);
     for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++) {
-        sums->phases_uj[k] = registry_add(sums->phases_uj[k], e->phases_uj[k]);
+        int64_t phase_uj =
+            share < 1.0 ? (int64_t)(share * (double)e->phases_uj[k]) : e->phases_uj[k];
+        sums->phases_uj[k] = registry_add(sums->phases_uj[k], phase_uj);
         if (e->phases_uj[k] && e->methods[k] > sums->methods[k])
             sums->methods[k] = e->methods[k];
     }
@@ -183,7 +197,8 @@ static void registry_add_up(host *h, tam_energy_sums *sums) {
     for (uint32_t i = 0; i < h->n; i++) {
         const tam_energy_entry *e = h->tellers[i];
         make_domain(e, &h->domains[i]);
-        h->gains[i] = (tam_cover_gain){.uj = e->uj, .owed_uj = e->owed_uj};
+        h->gains[i].uj = severity(e) > 0 && e->owed_uj == TAM_OWED_UNKNOWN ? 0 : e->uj;
+        h->gains[i].compared = h->gains[i].compared || severity(e) == 0;
     }
     tam_domain_cover(h->domains, h->n, h->gains, h->counted, h->missing);
     sums->ndomains += h->n;
@@ -193,6 +208,8 @@ static void registry_add_up(host *h, tam_energy_sums *sums) {
             add_gain(e, h->gains[i].uj, sums);
         else if (readable(e) && e->overlaps && !touches(h, i, false))
             sums->gaps++;
+        if (e->new_resets > 0) /* it will never show what it owes */
+            h->gains[i].owed_uj = 0;
     }
 }
 
@@ -256,11 +273,10 @@ static void registry_settle(tam_registry *l, const host *h, uint64_t name) {
         uint32_t index = mine->host == name ? registry_find(h, mine->id) : h->n;
         if (index == h->n)
             continue;
-        bool told = severity(h->tellers[index]) == 0;
-        l->tried[i].owed_uj = told ? h->gains[index].owed_uj : 0;
+        l->tried[i].owed_uj = h->gains[index].owed_uj;
         if (!readable(mine))
             l->tried[i].overlaps = l->late || l->bases[i].overlaps || touches(h, index, true);
-        else if (told)
+        else if (severity(h->tellers[index]) == 0)
             align(&l->tried[i], &l->bases[i], mine, h->tellers[index]);
     }
 }

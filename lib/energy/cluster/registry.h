@@ -26,6 +26,9 @@
 
 #include "lib/energy/source/domain.h"
 
+/** The rank was not in the last report, or has never read the domain before. */
+#define TAM_OWED_UNKNOWN UINT64_MAX
+
 /** A domain as one rank sees it. Plain bytes without gaps: it travels. */
 typedef struct tam_energy_entry {
     char id[64], inside[64];
@@ -36,8 +39,9 @@ typedef struct tam_energy_entry {
     uint64_t raw_uj, range_uj; /* of the counter; range 0: it does not wrap */
     uint32_t has_raw;          /* these hold; not of power, which each meter integrates */
     uint32_t most_w;           /* it cannot draw more */
-    uint64_t uj;      /* since the meter was opened; as it travels: since the last report */
-    uint64_t owed_uj; /* tam_cover_gain, after the last report */
+    uint64_t uj;         /* since the meter was opened; as it travels: since the last report */
+    uint64_t owed_uj;    /* tam_cover_gain, after the last report; TAM_OWED_UNKNOWN */
+    uint64_t new_resets; /* as it travels: since the last report */
     int64_t phases_uj[TAMIS_ENERGY_PHASES]; /* of uj, as far as it is attributed */
     uint8_t methods[TAMIS_ENERGY_PHASES];   /* tamis_energy_method of each */
 } tam_energy_entry;
@@ -63,7 +67,9 @@ typedef struct tam_registry_base {
     uint64_t uj;
     int64_t phases_uj[TAMIS_ENERGY_PHASES];
     uint64_t owed_uj; /* the same on all ranks that see it */
-    bool overlaps;    /* since then the domain or its kin was counted by another */
+    uint32_t resets;
+    bool unread;   /* it could never be read */
+    bool overlaps; /* since then the domain or its kin was counted by another */
 } tam_registry_base;
 
 typedef struct tam_registry {
@@ -78,6 +84,7 @@ typedef struct tam_registry {
     uint64_t tried_name;      /* which would be the report of this name */
 
     bool late;            /* in the report being made: this rank was not in the last one */
+    bool owes;            /* and it completed it: what its domains owe is known */
     tam_energy_sums next; /* and what the sums will be */
 
     void *messages; /* for what travels */

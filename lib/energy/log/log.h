@@ -25,7 +25,7 @@ typedef struct tam_energy_log_setup {
 
 /** What a domain came to in a stretch of time. */
 typedef struct tam_period_domain {
-    int64_t uj, unattributed_uj, idle_uj;
+    int64_t uj, counted_uj, unattributed_uj, idle_uj;
     uint32_t wraps, resets;
 } tam_period_domain;
 

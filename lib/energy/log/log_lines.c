@@ -85,6 +85,7 @@ static void add_domain(const tamis_energy_domain *domain, const tam_period_domai
     tam_json_put(out, NULL, "{");
     tam_json_text(out, "id", domain->id);
     tam_json_uj(out, "uj", known, gained->uj);
+    tam_json_uj(out, "counted_uj", known, gained->counted_uj);
     tam_json_uj(out, "unattributed_uj", known, gained->unattributed_uj);
     tam_json_uj(out, "idle_uj", known, gained->idle_uj);
     tam_json_text(out, "status", tamis_energy_status_name(domain->status));

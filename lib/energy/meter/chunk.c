@@ -108,41 +108,68 @@ static void join_share(tamis_energy_share *sum, const tamis_energy_share *more) 
     sum->method = more->method > sum->method ? more->method : sum->method;
 }
 
-/* Joules of a counter since the last chunk, by phases. @return what is unattributed */
-static int64_t chunk_divide(const tamis_energy *e, const tam_channel *c, uint64_t end_ns,
-                            int64_t uj, tamis_energy_share shares[TAMIS_ENERGY_PHASES]) {
+/* A stretch of time. */
+typedef struct stretch {
+    uint64_t begin_ns, end_ns;
+} stretch;
+
+/* Joules of a counter, by phases. @return what is unattributed */
+static int64_t chunk_divide(const tamis_energy *e, const tam_channel *c, stretch s, int64_t uj,
+                            tamis_energy_share shares[TAMIS_ENERGY_PHASES]) {
     double seconds[TAMIS_ENERGY_PHASES];
     int64_t rest;
     uint64_t lag = lag_ns(c);
-    tam_spans_seconds(e->spans, chunk_less(e->run.end_ns, lag), chunk_less(end_ns, lag), seconds);
+    tam_spans_seconds(e->spans, chunk_less(s.begin_ns, lag), chunk_less(s.end_ns, lag), seconds);
     tam_fit_divide(c->fit, seconds, uj, shares, &rest);
     return rest;
 }
 
-/* What every domain has gained since the last chunk, and which of them count. One that was reset
- * will never pay what it owes. */
-static void chunk_cover(tamis_energy *e, uint64_t end_ns, char *missing) {
-    for (uint32_t i = 0; i < e->nchannels; i++) {
-        const tam_channel *c = &e->channels[i];
-        e->gains[i] = (tam_cover_gain){.uj = joules_until(e, c, end_ns) - c->claimed_uj};
-        if (e->now[i].resets == c->resets)
-            e->gains[i].owed_uj = c->owed_uj;
-    }
-    tam_domain_cover(e->now, e->nchannels, e->gains, e->counted, missing);
-}
-
 /* What counts of domain i. */
-static void add_counted(const tamis_energy *e, uint32_t i, uint64_t end_ns,
-                        tamis_energy_totals *sum) {
+static void add_counted(tamis_energy *e, uint32_t i, stretch s, tamis_energy_totals *sum) {
     tamis_energy_share shares[TAMIS_ENERGY_PHASES];
     int64_t uj = (int64_t)e->gains[i].uj;
     if (!e->counted[i])
         return;
     sum->known = sum->known || e->now[i].has_raw;
     sum->uj += uj;
-    sum->unattributed_uj += chunk_divide(e, &e->channels[i], end_ns, uj, shares);
+    e->gains[i].sum_uj += e->gains[i].uj;
+    sum->unattributed_uj += chunk_divide(e, &e->channels[i], s, uj, shares);
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
         join_share(&sum->shares[p], &shares[p]);
+}
+
+/* What every domain gains in a stretch in which each is read all the time or not at all. */
+static void cover_stretch(tamis_energy *e, stretch s, tamis_energy_totals *sum) {
+    for (uint32_t i = 0; i < e->nchannels; i++) {
+        const tam_channel *c = &e->channels[i];
+        uint64_t from = s.begin_ns > e->run.end_ns ? joules_until(e, c, s.begin_ns) : c->claimed_uj;
+        e->gains[i].uj = joules_until(e, c, s.end_ns) - from;
+        e->gains[i].compared = e->now[i].has_raw && e->now[i].since_ns <= s.begin_ns;
+    }
+    tam_domain_cover(e->now, e->nchannels, e->gains, e->counted, sum->missing);
+    for (uint32_t i = 0; i < e->nchannels; i++)
+        add_counted(e, i, s, sum);
+}
+
+/* When the next domain was first read, or `end_ns`. */
+static uint64_t next_first(const tamis_energy *e, uint64_t begin_ns, uint64_t end_ns) {
+    for (uint32_t i = 0; i < e->nchannels; i++) {
+        if (e->now[i].has_raw && e->now[i].since_ns > begin_ns)
+            end_ns = tam_min(end_ns, e->now[i].since_ns);
+    }
+    return end_ns;
+}
+
+/* Joules since the last chunk. */
+static void chunk_cover(tamis_energy *e, uint64_t end_ns, tamis_energy_totals *sum) {
+    stretch s = {.end_ns = e->run.end_ns};
+    for (uint32_t i = 0; i < e->nchannels; i++)
+        e->gains[i] = (tam_cover_gain){.owed_uj = e->channels[i].owed_uj,
+                                       .ahead_uj = e->channels[i].ahead_uj};
+    do {
+        s = (stretch){s.end_ns, next_first(e, s.end_ns, end_ns)};
+        cover_stretch(e, s, sum);
+    } while (s.end_ns < end_ns);
 }
 
 /* Whether it counts or not. */
@@ -151,11 +178,14 @@ static void chunk_claim(tamis_energy *e, uint32_t i, uint64_t end_ns) {
     tamis_energy_share shares[TAMIS_ENERGY_PHASES];
     uint64_t until = joules_until(e, c, end_ns);
     int64_t uj = (int64_t)(until - c->claimed_uj);
-    int64_t rest = chunk_divide(e, c, end_ns, uj, shares);
+    int64_t rest = chunk_divide(e, c, (stretch){e->run.end_ns, end_ns}, uj, shares);
+    bool reset = e->now[i].resets != c->resets; /* it will never show what it owes */
     c->claimed_uj = until;
-    c->owed_uj = e->gains[i].owed_uj;
+    c->owed_uj = reset ? 0 : e->gains[i].owed_uj;
+    c->ahead_uj = e->gains[i].ahead_uj;
     e->chunk.domains[i] = (tam_period_domain){
         .uj = uj,
+        .counted_uj = (int64_t)e->gains[i].sum_uj,
         .unattributed_uj = rest,
         .idle_uj = shares[TAMIS_ENERGY_IDLE].uj,
         .wraps = e->now[i].wraps - c->wraps,
@@ -189,9 +219,7 @@ static void chunk_total(tamis_energy *e, const tam_moment *end, tamis_energy_tot
     const uint64_t begin_ns = e->run.end_ns, end_ns = end->at_ns;
     double seconds[TAMIS_ENERGY_PHASES];
     *out = (tamis_energy_totals)TAMIS_ENERGY_TOTALS_INIT;
-    chunk_cover(e, end_ns, out->missing);
-    for (uint32_t i = 0; i < e->nchannels; i++)
-        add_counted(e, i, end_ns, out);
+    chunk_cover(e, end_ns, out);
     tam_spans_seconds(e->spans, begin_ns, end_ns, seconds);
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
         out->shares[p].seconds = seconds[p];

@@ -109,6 +109,8 @@ static tamis_status open_periods(tamis_energy *e) {
     e->run.domains = e->period_domains + n;
     e->run.end_ns = e->open_ns;
     tam_period_begin(e, &e->run);
+    for (uint32_t i = 0; i < n; i++)
+        e->gains[i].compared = e->now[i].status == TAMIS_ENERGY_OK;
     tam_domain_cover(e->now, n, e->gains, e->counted, e->run.totals.missing);
 
     tam_window *own = &e->windows[TAM_METER_WINDOWS];

@@ -41,7 +41,7 @@ typedef struct tam_channel {
     uint32_t ngains, fitted;                /* the first `fitted` have been taken by the fit */
     uint64_t passed_uj;                     /* of gains before those */
     uint64_t claimed_uj;                    /* by chunks */
-    uint64_t owed_uj;                       /* tam_cover_gain, after the last chunk */
+    uint64_t owed_uj, ahead_uj;             /* tam_cover_gain, after the last chunk */
     int64_t phases_uj[TAMIS_ENERGY_PHASES]; /* of claimed_uj */
     uint8_t methods[TAMIS_ENERGY_PHASES];   /* the least certain one so far */
     uint32_t wraps, resets;                 /* that chunks have told */

@@ -53,6 +53,7 @@ void tam_period_add(const tamis_energy *e, tam_period *sum, const tam_period *ch
     sum->sent += chunk->sent;
     for (uint32_t i = 0; i < e->nchannels; i++) {
         sum->domains[i].uj += chunk->domains[i].uj;
+        sum->domains[i].counted_uj += chunk->domains[i].counted_uj;
         sum->domains[i].unattributed_uj += chunk->domains[i].unattributed_uj;
         sum->domains[i].idle_uj += chunk->domains[i].idle_uj;
         sum->domains[i].wraps += chunk->domains[i].wraps;
@@ -104,12 +105,13 @@ void tam_totals_explain(const tamis_energy *e, tamis_energy_totals *t) {
 bool tam_totals_sound(const tamis_energy_totals *t) {
     int64_t sum = t->unattributed_uj;
     if (!(t->seconds >= 0.0 && t->seconds < 1e12) || t->uj < 0 || t->uj > INT64_MAX / 4 ||
-        sum < 0 || sum > t->uj || !memchr(t->missing, '\0', sizeof t->missing))
+        sum < 0 || sum > t->uj || t->grams < 0.0 || !memchr(t->missing, '\0', sizeof t->missing))
         return false;
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++) {
         const tamis_energy_share *s = &t->shares[p];
         if (s->uj < 0 || s->uj > t->uj - sum || !(s->seconds >= 0.0 && s->seconds < 1e12) ||
-            s->low_uj < 0 || s->low_uj > s->uj || s->high_uj < s->uj || s->high_uj > INT64_MAX / 4)
+            (uint32_t)s->method >= TAMIS_ENERGY_METHODS || s->low_uj < 0 || s->low_uj > s->uj ||
+            s->high_uj < s->uj || s->high_uj > INT64_MAX / 4)
             return false;
         sum += s->uj;
     }

@@ -14,6 +14,7 @@
  *     psys gains      60  0  0 190 60      counted: 60 50 50 90 60
  *     psys owes        0 50 100 0  0
  */
+#include "lib/base/numbers.h"
 #include "lib/energy/source/domain.h"
 
 #include <stdio.h>
@@ -30,6 +31,11 @@ static bool cover_usable(const tam_energy_domain *d) {
     return d->status == TAMIS_ENERGY_OK || d->total_uj > 0;
 }
 
+/* It has answered, so it may yet show what it has counted meanwhile. */
+static bool was_read(const tam_energy_domain *d) {
+    return cover_usable(d) || d->has_raw;
+}
+
 static bool same_source(const tam_energy_domain *a, const tam_energy_domain *b) {
     size_t length = strcspn(a->sensor.id, ":");
     return strcspn(b->sensor.id, ":") == length && strncmp(a->sensor.id, b->sensor.id, length) == 0;
@@ -39,7 +45,7 @@ static bool same_source(const tam_energy_domain *a, const tam_energy_domain *b) 
  * usable counts. */
 static bool contains_by_kind(const tam_energy_domain *a, const tam_energy_domain *b) {
     tamis_energy_kind outer = a->sensor.kind, inner = b->sensor.kind;
-    if (outer == inner && a > b && cover_usable(b))
+    if (outer == inner && a > b && was_read(b))
         return false;
     if (outer == TAMIS_ENERGY_NODE)
         return true;
@@ -71,12 +77,12 @@ static bool contains(const list *l, const tam_energy_domain *outer, const tam_en
     return false;
 }
 
-/* @return the narrowest that is usable and contains domain i; l->count: there is none */
+/* @return the narrowest that is compared and contains domain i; l->count: there is none */
 static uint32_t find_outer(const list *l, uint32_t i) {
     uint32_t best = l->count;
     for (uint32_t k = 0; k < l->count; k++) {
         const tam_energy_domain *outer = &l->domains[k];
-        if (k != i && cover_usable(outer) && contains(l, outer, &l->domains[i]) &&
+        if (k != i && l->gains[k].compared && contains(l, outer, &l->domains[i]) &&
             (best == l->count || contains(l, &l->domains[best], outer)))
             best = k;
     }
@@ -100,23 +106,40 @@ static void uncount_parts(list *l, uint32_t outer) {
     }
 }
 
+/* Take from those in a domain what has counted already. */
+static void reduce_parts(list *l, uint32_t outer, uint64_t uj) {
+    for (uint32_t i = 0; i < l->count && uj > 0; i++) {
+        if (l->gains[i].outer != outer)
+            continue;
+        uint64_t less = l->counted[i] ? tam_min(uj, l->gains[i].uj) : 0;
+        l->gains[i].uj -= less;
+        uj -= less;
+        if (!l->counted[i])
+            reduce_parts(l, i, uj);
+    }
+}
+
 /* @return what counts of domain i and of those in it */
 static uint64_t cover_settle(list *l, uint32_t i) {
     tam_cover_gain *g = &l->gains[i];
-    uint64_t due_uj = g->owed_uj, parts_uj = 0;
+    uint64_t parts_uj = 0;
     for (uint32_t k = 0; k < l->count; k++) {
-        if (l->gains[k].outer == i && cover_usable(&l->domains[k]))
+        if (l->gains[k].outer == i)
             parts_uj += cover_settle(l, k);
     }
-    due_uj += parts_uj;
-    l->counted[i] = g->uj >= due_uj;
+    uint64_t known_uj = tam_min(g->ahead_uj, parts_uj), more_uj = parts_uj - known_uj;
+    g->ahead_uj = parts_uj > 0 ? 0 : g->ahead_uj;
+    l->counted[i] = cover_usable(&l->domains[i]) && g->uj >= g->owed_uj + more_uj;
     if (!l->counted[i]) {
-        g->owed_uj = due_uj - g->uj;
-        return parts_uj;
+        g->owed_uj += more_uj;
+        g->owed_uj -= tam_min(g->owed_uj, g->uj);
+        reduce_parts(l, i, known_uj);
+        return more_uj;
     }
     uncount_parts(l, i);
     g->uj -= g->owed_uj;
     g->owed_uj = 0;
+    g->ahead_uj += parts_uj == 0 ? g->uj : 0;
     return g->uj;
 }
 
@@ -180,7 +203,7 @@ void tam_domain_cover(const tam_energy_domain *domains, uint32_t n, tam_cover_ga
         gains[i].outer = find_outer(&l, i);
     }
     for (uint32_t i = 0; i < n; i++) { /* not those in a ring */
-        if (gains[i].outer == n && cover_usable(&domains[i]))
+        if (gains[i].outer == n)
             cover_settle(&l, i);
     }
     cover_name_missing(&l, missing);

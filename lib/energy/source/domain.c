@@ -173,6 +173,7 @@ static void take_unchanged(tam_energy_domain *d, const tam_energy_reading *r) {
 }
 
 static void domain_begin(tam_energy_domain *d, const tam_energy_reading *r) {
+    d->since_ns = d->has_raw ? d->since_ns : r->at_ns;
     d->has_raw = true;
     d->raw = r->value;
     d->watts_uw = d->sensor.power ? r->value : 0;

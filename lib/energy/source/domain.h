@@ -24,7 +24,8 @@ typedef struct tam_energy_domain {
     uint64_t total_uj;
     uint32_t wraps, resets;
     double tick_s;       /* mean of the last changes; 0: not yet known */
-    bool has_raw;        /* the next four hold */
+    bool has_raw;        /* the next five hold */
+    uint64_t since_ns;   /* the first good answer came */
     uint64_t raw;        /* last good answer */
     uint64_t read_ns;    /* when it came */
     uint64_t changed_ns; /* when the counter got it, as far as it was seen */
@@ -57,9 +58,12 @@ uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns);
 
 /** What a domain gained in a stretch of time. */
 typedef struct tam_cover_gain {
-    uint64_t uj;      /* as it was read; then what of it counts, if it counts */
-    uint64_t owed_uj; /* by which it has been behind those in it, which counted in its place */
-    uint32_t outer;   /* the narrowest usable one that contains it; n: none. For cover.c */
+    uint64_t uj;       /* as it was read; then what of it counts, if it counts */
+    bool compared;     /* read all the time: it can be compared with those in it */
+    uint64_t owed_uj;  /* by which it has been behind those in it, which counted in its place */
+    uint64_t ahead_uj; /* what it counted while they stood still */
+    uint64_t sum_uj;   /* of stretches; for the caller */
+    uint32_t outer;    /* the narrowest compared one that contains it; n: none. For cover.c */
 } tam_cover_gain;
 
 #define TAM_COVER_BEHIND "has gained less than what it contains, which counts in its place"

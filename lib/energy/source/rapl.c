@@ -211,9 +211,10 @@ static bool are_two(zone *z, uint64_t begin, uint64_t value, uint64_t end) {
 static bool read_twin(zone *z, tam_energy_reading *out) {
     char why[TAMIS_ENERGY_TEXT];
     uint64_t begin, value, end;
+    if (tam_path_number(z->twin->counter, &begin, why) != TAMIS_ENERGY_OK)
+        return false; /* the twin stands in for it */
     if (z->ticks < TWIN_TICKS) {
-        if (tam_path_number(z->twin->counter, &begin, why) != TAMIS_ENERGY_OK ||
-            tam_path_number(z->counter, &value, why) != TAMIS_ENERGY_OK ||
+        if (tam_path_number(z->counter, &value, why) != TAMIS_ENERGY_OK ||
             tam_path_number(z->twin->counter, &end, why) != TAMIS_ENERGY_OK)
             return false;
         if (!z->compared)
