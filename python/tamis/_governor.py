@@ -3,6 +3,7 @@
 
 import json
 import logging
+import math
 import os
 import time
 from typing import Any, Callable, Dict, IO, NamedTuple, Optional, Protocol, Tuple, Union
@@ -213,21 +214,22 @@ class Drive:
         """What rank 0 alone knows."""
         ahead = self.governor.outlook(time.time(), self._horizon_s)
         answer = self._ask(self._step) if self._ask else None
-        watts, until = answer if isinstance(answer, tuple) else (answer, 0)
-        budget = None if watts is None else (float(watts), int(until))
+        budget = _checked(answer)
         norm = None if residual_norm is None else float(residual_norm)
         return dict(ahead, budget=budget, seconds=seconds, residual_norm=norm)
 
     def _share(self, what: str, make: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
         """What make() returns on rank 0, on all ranks; or RuntimeError on all, if it raises."""
-        cause: Optional[Exception] = None
+        cause: Optional[BaseException] = None
         told: Dict[str, Any] = {}
         if self._comm.rank == 0:
             try:
                 told = make()
-            except Exception as error:
+            except BaseException as error:  # the others wait
                 cause, told = error, {"error": f"{what} failed on rank 0: {error!r}"}
         told = json.loads(self._comm.broadcast(json.dumps(told).encode()))
+        if cause is not None and not isinstance(cause, Exception):
+            raise cause
         if "error" in told:
             raise RuntimeError(f"Governor.drive: {told['error']}. Nothing is lost") from cause
         return told
@@ -246,6 +248,17 @@ class Drive:
         except OSError as error:
             log.warning("decisions are no longer written: %s", error)
             self._file = None
+
+
+def _checked(answer: Any) -> Optional[Tuple[float, int]]:
+    """What budget_w returned, as set_budget takes it."""
+    watts, until = answer if isinstance(answer, tuple) else (answer, 0)
+    if watts is None:
+        return None
+    watts, until = float(watts), int(until)
+    if not 0.0 <= watts < math.inf or not 0 <= until < 2**64:
+        raise ValueError(f"budget_w returned {answer!r}, not watts or (watts, until_step)")
+    return watts, until
 
 
 def _gained(begin: _Mark, now: _Mark) -> Optional[int]:

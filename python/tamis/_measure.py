@@ -2,10 +2,13 @@
 """Windows of a meter, in the form that users of Zeus know."""
 
 import dataclasses
+import logging
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from ._core import Meter
+from ._core import Error, Meter
+
+log = logging.getLogger("tamis")
 
 Joules = Dict[int, Optional[float]]
 Domain = Dict[str, Any]
@@ -100,23 +103,55 @@ def drop(meter: Meter, opened: Opened) -> Measurement:
     return Measurement(missing="the window was cancelled")
 
 
-def _await(meter: Meter, number: int, wait_s: float) -> Optional[Dict[str, Any]]:
-    """The window's totals; None: they are not known in time, and the window is given up."""
-    until = time.monotonic() + wait_s
-    totals = meter._window_result(number)
-    while totals is None and time.monotonic() < until:
+def _retry(call: Callable[[], Any], until: float) -> Any:
+    """What it returns, once that is not None; a report of another thread is waited for. At the
+    deadline None, or its Error."""
+    while True:
+        late = time.monotonic() >= until
+        try:
+            found = call()
+            if found is not None or late:
+                return found
+        except Error as error:
+            if late or error.status != "TAMIS_E_STATE":
+                raise
         time.sleep(0.005)
-        totals = meter._window_result(number)
-    if totals is None:
-        meter._window_drop(number)
-    return totals
 
 
-def end(meter: Meter, opened: Opened, wait_s: float) -> Measurement:
+def stop(meter: Meter, opened: Opened) -> float:
+    """The window ends now, if the meter takes it. Returns its seconds."""
     meter._window_end(opened.number)
-    seconds = time.monotonic() - opened.at_s
-    after = meter.domains()
-    totals = _await(meter, opened.number, wait_s)
+    return time.monotonic() - opened.at_s
+
+
+def finish(meter: Meter, opened: Opened, seconds: float, wait_s: float) -> Measurement:
+    """Of a window that was stopped; it is free after, whatever happens."""
+    until = time.monotonic() + wait_s
+    try:
+        after = _retry(meter.domains, until)
+        totals = _retry(lambda: meter._window_result(opened.number), until)
+    except BaseException:
+        _try_drop(meter, opened)
+        raise
+    if totals is None:
+        _try_drop(meter, opened)
+    return _made(opened, seconds, after, totals, wait_s)
+
+
+def _try_drop(meter: Meter, opened: Opened) -> None:
+    try:
+        meter._window_drop(opened.number)
+    except Error as error:
+        log.debug("a window stays open: %s", error)
+
+
+def _made(
+    opened: Opened,
+    seconds: float,
+    after: List[Domain],
+    totals: Optional[Dict[str, Any]],
+    wait_s: float,
+) -> Measurement:
     late = f"the counters have not moved past the end of the window within {wait_s:g} s"
     missing = [text for text in [totals["missing"] if totals else late] if text]
     found = _by_kind(opened.domains, after, missing)

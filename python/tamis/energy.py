@@ -132,8 +132,14 @@ class Meter(_core.Meter):
             raise ValueError(
                 f"no window named {key!r} is open: begin_window comes first"
             )
-        opened = self._opened.pop(key)
-        return _measure.drop(self, opened) if cancel else _measure.end(self, opened, wait_s)
+        opened, patience_s = self._opened[key], float(wait_s)
+        if cancel:
+            dropped = _measure.drop(self, opened)
+            del self._opened[key]
+            return dropped
+        seconds = _measure.stop(self, opened)  # if it is refused, the window stays open
+        del self._opened[key]
+        return _measure.finish(self, opened, seconds, patience_s)
 
     @contextlib.contextmanager
     def window(self, name: str, wait_s: float = 5.0) -> Iterator[Measurement]:
@@ -144,7 +150,8 @@ class Meter(_core.Meter):
         try:
             yield figures
         except BaseException:
-            vars(figures).update(vars(self.end_window(name, cancel=True)))
+            with contextlib.suppress(Error, ValueError):  # the block may have closed the meter
+                vars(figures).update(vars(self.end_window(name, cancel=True)))
             raise
         vars(figures).update(vars(self.end_window(name, wait_s=wait_s)))
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Windows of tamis.energy.Meter, as users of Zeus know them."""
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -10,6 +11,8 @@ import pytest
 from core_support import refused
 from counter import Counter
 
+import tamis
+from tamis import Error, _measure
 from tamis.energy import Measurement, Meter
 
 # Those of zeus.monitor.Measurement of zeus 0.16.0, in their order.
@@ -121,6 +124,58 @@ def test_names_that_are_wrong_are_refused():
                 call("epoch", sync_execution=True)
         with pytest.raises(TypeError, match="the name of a window is 3"):
             meter.begin_window(3)
+
+
+def test_a_window_that_cannot_end_stays_open():
+    comms = tamis.Comm.local(2, 2000)  # rank 1 stays away: a report waits for its deadline
+    with Meter(sources="none") as meter:
+        meter.begin_window("epoch")
+        for _ in range(20):
+            with pytest.raises(ValueError):
+                meter.end_window("epoch", wait_s="long")
+        reporter = threading.Thread(target=report, args=(meter, comms[0]))
+        reporter.start()
+        await_report(meter, reporter)
+        assert "in progress" in str(refused(meter.end_window, "epoch"))
+        reporter.join()
+        assert meter.end_window("epoch").time > 0.0
+
+
+def test_a_window_waits_for_a_report(tmp_path):
+    comms = tamis.Comm.local(2, 1000)
+    with Host(tmp_path) as meter:
+        meter.begin_window("epoch")
+        opened = meter._opened["epoch"]
+        seconds = _measure.stop(meter, opened)
+        reporter = threading.Thread(target=report, args=(meter, comms[0]))
+        reporter.start()
+        await_report(meter, reporter)
+        took = _measure.finish(meter, opened, seconds, 30.0)
+        reporter.join()
+        assert took.known and took.joules > 0.0
+
+
+def report(meter, comm):
+    with contextlib.suppress(Error):  # nobody came
+        meter.report(comm)
+
+
+def await_report(meter, reporter):
+    """Until the meter is busy with it."""
+    while reporter.is_alive():
+        try:
+            meter.domains()
+        except Error:
+            return
+        time.sleep(0.001)
+
+
+def test_a_block_that_closes_the_meter_raises_its_own():
+    meter = Meter(sources="none")
+    with pytest.raises(ZeroDivisionError):
+        with meter.window("epoch"):
+            meter.close()
+            1 / 0
 
 
 def test_a_block_that_raises_cancels_its_window():

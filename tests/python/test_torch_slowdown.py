@@ -6,6 +6,8 @@ import threading
 import pytest
 import torch
 
+from saved import own
+
 import tamis
 from tamis.torch import SparseState
 
@@ -71,6 +73,17 @@ def test_steps_are_those_of_a_run_that_sets_the_densities(kind):
     assert torch.equal(found, other[1])
     (_, again, _), _ = ranks(lambda comm: train(comm, kind, densities))
     assert torch.equal(found, again)
+
+
+@pytest.mark.parametrize("density", [float("nan"), 0.0, -1.0, 2.0])
+def test_a_density_that_cannot_be_is_refused(density):
+    comms = [tamis.Comm.local(1)[0] for _ in range(2)]
+    _, _, saved = train(comms[0], "AdamW", None)
+    own(saved)["density"] = density
+    _, _, state = make("AdamW", comms[1])
+    with pytest.raises(ValueError, match=f"its density is {density}"):
+        state.load_state_dict(saved)
+    state.close()
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

@@ -208,6 +208,9 @@ def _compare(state: "SparseState", saved: Dict[str, Any]) -> None:
     for key, value in _belongs(state).items():
         if saved.get(key) != value:
             raise ValueError(f"{here}: {key} is {value}, {saved.get(key)} was saved")
+    density = saved["density"]
+    if density is not None and not 0.0 < density <= 1.0:
+        raise ValueError(f"{here}: its density is {density}, not in (0, 1]")
     mine, theirs = _shapes(state), saved["parameters"]
     for name in mine:
         if name not in theirs:
