@@ -26,6 +26,7 @@ docs/energy.md says what is measured and how well; include/tamis/energy.h what e
 """
 
 import contextlib
+import math
 import os
 from typing import Any, Dict, Iterator, List, Union
 
@@ -132,14 +133,16 @@ class Meter(_core.Meter):
             raise ValueError(
                 f"no window named {key!r} is open: begin_window comes first"
             )
-        opened, patience_s = self._opened[key], float(wait_s)
+        opened = self._opened[key]
+        if not 0.0 <= float(wait_s) < math.inf:
+            raise ValueError(f"wait_s is {wait_s!r}, not a number of seconds")
         if cancel:
             dropped = _measure.drop(self, opened)
             del self._opened[key]
             return dropped
         seconds = _measure.stop(self, opened)  # if it is refused, the window stays open
         del self._opened[key]
-        return _measure.finish(self, opened, seconds, patience_s)
+        return _measure.finish(self, opened, seconds, float(wait_s))
 
     @contextlib.contextmanager
     def window(self, name: str, wait_s: float = 5.0) -> Iterator[Measurement]:

@@ -130,9 +130,9 @@ def test_a_window_that_cannot_end_stays_open():
     comms = tamis.Comm.local(2, 2000)  # rank 1 stays away: a report waits for its deadline
     with Meter(sources="none") as meter:
         meter.begin_window("epoch")
-        for _ in range(20):
+        for wait_s in 20 * ["long", float("nan"), -1.0]:
             with pytest.raises(ValueError):
-                meter.end_window("epoch", wait_s="long")
+                meter.end_window("epoch", wait_s=wait_s)
         reporter = threading.Thread(target=report, args=(meter, comms[0]))
         reporter.start()
         await_report(meter, reporter)
