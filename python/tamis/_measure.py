@@ -125,7 +125,7 @@ def stop(meter: Meter, opened: Opened) -> float:
 
 
 def finish(meter: Meter, opened: Opened, seconds: float, wait_s: float) -> Measurement:
-    """Of a window that was stopped; it is free after, whatever happens."""
+    """What a stopped window measured. It is free after, whatever happens."""
     until = time.monotonic() + wait_s
     try:
         after = _retry(meter.domains, until)

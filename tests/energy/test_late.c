@@ -58,7 +58,7 @@ static void break_psys(uint32_t rank, tamis_energy_status status, uint32_t reset
     registries[rank]->shown[0].resets = resets;
 }
 
-/* Of the first nranks. @param fails  which has sent, but does not complete it */
+/* The first nranks report. @param fails  which has sent, but does not complete it */
 static tamis_energy_totals report(uint32_t nranks, uint32_t fails) {
     static const tam_energy_run run;
     tam_energy_entry offered[2 * RANKS], taken[2 * RANKS];
