@@ -106,8 +106,8 @@ static void uncount_parts(list *l, uint32_t outer) {
     }
 }
 
-/* Take from those in a domain what has counted already. */
-static void reduce_parts(list *l, uint32_t outer, uint64_t uj) {
+/* Take from those in a domain what has counted already. @return what is left of that */
+static uint64_t reduce_parts(list *l, uint32_t outer, uint64_t uj) {
     for (uint32_t i = 0; i < l->count && uj > 0; i++) {
         if (l->gains[i].outer != outer)
             continue;
@@ -115,8 +115,9 @@ static void reduce_parts(list *l, uint32_t outer, uint64_t uj) {
         l->gains[i].uj -= less;
         uj -= less;
         if (!l->counted[i])
-            reduce_parts(l, i, uj);
+            uj = reduce_parts(l, i, uj);
     }
+    return uj;
 }
 
 /* @return what counts of domain i and of those in it */
