@@ -55,6 +55,7 @@ class Governor(_core.Governor):
 
     density_range: Tuple[float, float]
     caps: bool
+    agreed: str  # options that ranks have in common
 
     def __new__(cls, **options: Any) -> "Governor":
         given = {name: value for name, value in options.items() if value is not None}
@@ -63,6 +64,8 @@ class Governor(_core.Governor):
         made = super().__new__(cls, **given)
         made.density_range = given.get("density_min", 0.01), given.get("density_max", 0.01)
         made.caps = bool(given.get("allow_cap"))
+        alone = ("intensity", "g_per_kwh")  # rank 0's is what decides
+        made.agreed = repr(sorted((k, v) for k, v in given.items() if k not in alone))
         return made
 
     def drive(
@@ -91,7 +94,8 @@ class Governor(_core.Governor):
         decisions  file to append to on rank 0, for tamis_replay
         horizon_s  length of the outlook
 
-        Collective over `comm`     Errors: ValueError; RuntimeError on all ranks, where rank 0 fails
+        Collective over `comm`     Errors: ValueError; RuntimeError on all ranks, where rank 0 fails;
+                                   `Error` MISMATCH on all, where options, every or step differ
         """
         if every < 1:
             raise ValueError(f"every is {every}, not a number of steps from 1 on")
@@ -134,6 +138,7 @@ class Drive:
         self._density, self._pace_s, self._cap_w = most, 0.0, 0.0
         self._paused_s = 0.0  # in this window
         self._step, self._file = step, None  # type: int, Optional[IO[str]]
+        _core.check_equal(comm, repr((governor.agreed, every, step)).encode())
         self._share("decisions", lambda: self._open(decisions))
         if self._target:
             self._target.set_density(most)

@@ -306,6 +306,22 @@ def test_an_answer_that_is_no_budget_is_refused(answer):
         assert drive.decision is None
 
 
+@pytest.mark.parametrize("of_rank", [dict(every=5), dict(step=3), dict(pace_max_s=0.2)])
+def test_ranks_that_differ_are_told_at_the_start(tmp_path, of_rank):
+    told = {}
+    with Counter(tmp_path) as counter:
+
+        def body(rank, comm, meter):
+            given = dict(dict(every=7, step=0, pace_max_s=0.01), **(of_rank if rank else {}))
+            governor = Governor(policy="budget", budget_w=90.0, pace_max_s=given.pop("pace_max_s"))
+            with pytest.raises(tamis.Error) as caught:
+                governor.drive(comm, meter, **given)
+            told[rank] = caught.value.status
+
+        drive_ranks(counter.files, body)
+    assert told == {0: "TAMIS_E_MISMATCH", 1: "TAMIS_E_MISMATCH"}
+
+
 def test_an_exit_in_the_callback_ends_rank_0_and_is_told_to_the_others(tmp_path):
     def allowed(step):
         raise SystemExit(3)
